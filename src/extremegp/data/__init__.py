@@ -1,0 +1,91 @@
+"""Files and user input to checked sparse matrices."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Literal
+
+from extremegp.data._files import base_suffix, line_blocks
+from extremegp.data.features import FeatureKind, Features, make_features
+from extremegp.data.labels import LabelSpace, encode_targets
+from extremegp.data.svmlight import read_svmlight
+from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
+from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
+from extremegp.data.xc import Dataset, read_xc, write_xc
+from extremegp.errors import DataError, SettingsError
+
+__all__ = [
+    "Dataset",
+    "FeatureKind",
+    "Features",
+    "FloatCSR",
+    "FloatMatrix",
+    "LabelSpace",
+    "TextDataset",
+    "check_inputs",
+    "encode_targets",
+    "make_features",
+    "read_dataset",
+    "read_jsonl",
+    "read_svmlight",
+    "read_xc",
+    "write_jsonl",
+    "write_xc",
+]
+
+_FORMATS = (
+    "'xc' (a header 'N D K', then rows 'l1,l2 f:v f:v'), 'svmlight' (such rows without header) and "
+    """'jsonl' (lines like {"text": "...", "labels": ["a"]})"""
+)
+_SVMLIGHT_START = re.compile(rb"\s*(#|[0-9]+:|[-+0-9.,]+(\s+(qid|[0-9]+):|\s*$))")
+
+
+def read_dataset(
+    path: str | Path,
+    format: Literal["auto", "xc", "svmlight", "jsonl"] = "auto",
+    *,
+    n_features: int | None = None,
+    n_labels: int | None = None,
+    zero_based: bool | Literal["auto"] = "auto",
+) -> Dataset | TextDataset:
+    """Read a data set in any of the accepted formats.
+
+    Args:
+        path: the file; .gz, .bz2, .xz and .zst are decompressed.
+        format: "xc", "svmlight" or "jsonl"; "auto" decides by the suffix .jsonl or .ndjson and else by the first line.
+        n_features: D of the model that the data are for (not for "jsonl").
+        n_labels: K of the model that the data are for (not for "jsonl").
+        zero_based: whether features count from 0 (only for "svmlight").
+
+    Returns:
+        A `TextDataset` for "jsonl", else a `Dataset`.
+
+    Raises:
+        DataError: the file cannot be read, breaks its format, or its format is not recognised.
+        SettingsError: another `format`.
+    """
+    if format not in ("auto", "xc", "svmlight", "jsonl"):
+        raise SettingsError(f"format must be 'auto' or one of {_FORMATS}, not {format!r}")
+    if format == "auto":
+        format = _recognise(path)
+    if format == "jsonl":
+        return read_jsonl(path)
+    if format == "xc":
+        return read_xc(path, n_features=n_features, n_labels=n_labels)
+    return read_svmlight(path, n_features=n_features, n_labels=n_labels, zero_based=zero_based)
+
+
+def _recognise(path: str | Path) -> Literal["xc", "svmlight", "jsonl"]:
+    if base_suffix(path) in (".jsonl", ".ndjson"):
+        return "jsonl"
+    # A few first lines are enough, and are read without the rest.
+    line = next(line_blocks(path, block_bytes=1 << 16)).partition(b"\n")[0]
+    if line.lstrip().startswith(b"{"):
+        return "jsonl"
+    tokens = line.split()
+    if len(tokens) in (2, 3) and all(token.isdigit() for token in tokens):
+        return "xc"
+    if _SVMLIGHT_START.match(line):
+        return "svmlight"
+    raise DataError(f"the format is not recognised; accepted are {_FORMATS}", path=path, line=1)

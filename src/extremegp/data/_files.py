@@ -1,0 +1,184 @@
+"""Text files, compressed or not: read in blocks of whole lines, written all or nothing."""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import secrets
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from pathlib import Path
+from types import ModuleType
+from typing import IO, cast
+
+from extremegp.errors import DataError
+
+BLOCK_BYTES = 1 << 24
+"""Decompressed bytes read at a time: bounds the memory that parsing needs beside the parsed result."""
+
+COMPRESSED_SUFFIXES = (".gz", ".bz2", ".xz", ".zst")
+
+# A file of one endless line (a decompression bomb) must end in an error, not in the memory running out.
+_MAX_LINE_BYTES = 1 << 28
+
+# A zstd frame can expand several thousandfold, and its decompressor returns all that a piece of input expands to.
+_ZSTD_PIECE_BYTES = 1 << 13
+
+_OPENERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
+    ".gz": lambda raw: cast(IO[bytes], gzip.GzipFile(fileobj=raw)),
+    ".bz2": bz2.BZ2File,
+    ".xz": lzma.LZMAFile,
+}
+
+_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+
+
+def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    r"""Yield the decompressed content of a text file as blocks of whole lines.
+
+    Compression follows the suffix (.gz, .bz2, .xz, .zst). Windows line ends become ``\n``, a UTF-8 byte-order mark is
+    dropped, and the last line is ended with ``\n`` if the file does not end it.
+
+    Args:
+        path: the file.
+        block_bytes: about how many bytes a block has.
+
+    Raises:
+        DataError: the file is missing, a directory, unreadable, empty, binary, or its compressed stream is cut short
+            or damaged.
+    """
+    path = Path(path)
+    pending = b""
+    first = True
+    for piece in _decompressed(path, block_bytes):
+        if first:
+            piece = _checked_start(piece, path)
+            first = False
+        if b"\0" in piece:
+            raise DataError("not a text file: it holds NUL bytes (binary or UTF-16); save it as UTF-8 text", path=path)
+        cut = piece.rfind(b"\n") + 1
+        if cut:
+            yield (pending + piece[:cut]).replace(b"\r\n", b"\n")
+            pending = piece[cut:]
+        else:
+            pending += piece
+        if len(pending) > _MAX_LINE_BYTES:
+            raise DataError(f"a line is longer than {_MAX_LINE_BYTES} bytes; is this the right file?", path=path)
+    if first:
+        raise DataError("the file is empty", path=path)
+    if pending:
+        yield pending.removesuffix(b"\r") + b"\n"
+
+
+@contextmanager
+def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
+    """Open a binary stream whose content replaces `path` only once all of it is on disk.
+
+    Compression follows the suffix as in `line_blocks`. If the body raises, `path` is left as it was and nothing else
+    stays behind.
+
+    Raises:
+        DataError: the file cannot be written there.
+    """
+    path = Path(path)
+    temporary = path.parent / f".{secrets.token_hex(8)}.tmp"
+    try:
+        with open(temporary, "xb") as raw:
+            try:
+                with _compressor(raw, path) as stream:
+                    yield stream
+                raw.flush()
+                os.fsync(raw.fileno())
+                os.replace(temporary, path)
+            except BaseException:
+                temporary.unlink()
+                raise
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror or error}", path=path) from error
+
+
+def base_suffix(path: str | Path) -> str:
+    """The suffix that names the format, in lower case: ``.jsonl`` for ``train.jsonl.gz``."""
+    path = Path(path)
+    if path.suffix.lower() in COMPRESSED_SUFFIXES:
+        path = path.with_suffix("")
+    return path.suffix.lower()
+
+
+def _checked_start(piece: bytes, path: Path) -> bytes:
+    for magic, suffix in _MAGIC.items():
+        if piece.startswith(magic):
+            raise DataError(f"compressed data under a name that does not end in {suffix}; rename the file", path=path)
+    return piece.removeprefix(b"\xef\xbb\xbf")
+
+
+def _decompressed(path: Path, block_bytes: int) -> Iterator[bytes]:
+    suffix = path.suffix.lower()
+    broken: tuple[type[Exception], ...] = (gzip.BadGzipFile, lzma.LZMAError, zlib.error)
+    if suffix == ".zst":
+        broken = (*broken, _zstandard(path).ZstdError)
+    try:
+        with open(path, "rb") as raw:
+            if suffix == ".zst":
+                yield from _zstd_pieces(raw, path)
+                return
+            opener = _OPENERS.get(suffix)
+            stream = raw if opener is None else opener(raw)
+            while piece := stream.read(block_bytes):
+                yield piece
+    except EOFError as error:
+        raise DataError("the compressed file is cut short; copy or download it again", path=path) from error
+    except broken as error:
+        raise DataError(f"the compressed file is damaged ({error}); copy or download it again", path=path) from error
+    except FileNotFoundError as error:
+        raise DataError("no such file; check the path", path=path) from error
+    except IsADirectoryError as error:
+        raise DataError("is a directory; name a file in it", path=path) from error
+    except OSError as error:
+        # The bz2 module reports damage as an OSError that the system did not number.
+        if error.errno is None:
+            problem = f"the compressed file is damaged ({error}); copy or download it again"
+        else:
+            problem = f"cannot be read: {error.strerror}"
+        raise DataError(problem, path=path) from error
+
+
+def _zstd_pieces(raw: IO[bytes], path: Path) -> Iterator[bytes]:
+    decompressor = _zstandard(path).ZstdDecompressor()
+    frame = None
+    while data := raw.read(_ZSTD_PIECE_BYTES):
+        while data:
+            frame = frame or decompressor.decompressobj()
+            if piece := frame.decompress(data):
+                yield piece
+            data = b""
+            if frame.eof:
+                data, frame = frame.unused_data, None
+    # The stream reader of the library ends silently here, hence the frames by hand.
+    if frame is not None:
+        raise EOFError
+
+
+def _compressor(raw: IO[bytes], path: Path) -> AbstractContextManager[IO[bytes]]:
+    suffix = path.suffix.lower()
+    if suffix == ".gz":
+        # No name and no time in the header: the same content gives the same bytes.
+        return cast(IO[bytes], gzip.GzipFile(filename="", mode="wb", fileobj=raw, mtime=0))
+    if suffix == ".bz2":
+        return bz2.BZ2File(raw, "wb")
+    if suffix == ".xz":
+        return lzma.LZMAFile(raw, "wb")
+    if suffix == ".zst":
+        return cast(IO[bytes], _zstandard(path).ZstdCompressor(write_checksum=True).stream_writer(raw, closefd=False))
+    return nullcontext(raw)
+
+
+def _zstandard(path: Path) -> ModuleType:
+    try:
+        import zstandard
+    except ImportError as error:
+        raise DataError(".zst files need the zstandard package: pip install zstandard", path=path) from error
+    return zstandard

@@ -1,0 +1,260 @@
+"""What a model does to its input before the kernel sees it: fitted in training, stored with it, repeated at predict."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterable
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse
+from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
+from sklearn.preprocessing import normalize
+
+from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
+from extremegp.errors import DataError, ModelFormatError, SettingsError
+
+FeatureKind = Literal["raw", "unit", "tfidf", "text"]
+
+
+class Features(ABC):
+    """A features step. Made by `make_features`, or from stored state by `Features.from_state`.
+
+    Attributes:
+        kind: the name of the step.
+        n_features_in: D, the number of columns of the result (and of the input, unless that is text); set by `fit`.
+    """
+
+    kind: ClassVar[FeatureKind]
+    n_features_in: int
+
+    @abstractmethod
+    def fit(self, X: Any) -> Self:
+        """Learn the step from training data: an N x D matrix, or N texts for the kind "text".
+
+        Raises:
+            DataError: X cannot be used.
+        """
+
+    @abstractmethod
+    def transform(self, X: Any) -> FloatMatrix:
+        """The float32 features of X, N x D: CSR for sparse X and for texts, an array for dense X. X is not changed.
+
+        Raises:
+            DataError: X cannot be used, or has not the columns that the step was fitted on.
+        """
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """What `from_state` needs: a configuration that JSON can hold, and arrays by name."""
+        return {"kind": self.kind, "n_features": self.n_features_in}, {}
+
+    @staticmethod
+    def from_state(config: Any, arrays: dict[str, NDArray[Any]]) -> Features:
+        """Restore a fitted step; it transforms to the same bits as the one that was stored.
+
+        Raises:
+            ModelFormatError: the state is not what `to_state` gives.
+        """
+        kind = config.get("kind") if isinstance(config, dict) else None
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise ModelFormatError(f"the stored features step has the kind {kind!r}, not one of {', '.join(_KINDS)}")
+        n_features = config.get("n_features")
+        if not isinstance(n_features, int) or isinstance(n_features, bool) or n_features < 1:
+            raise ModelFormatError(f"the stored features step has n_features {n_features!r}, not a positive integer")
+        features = _KINDS[kind]()
+        features._restore(config, arrays)
+        return features
+
+    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        """Set what `fit` sets; `config` has a valid kind and n_features, all else is unchecked."""
+        self.n_features_in = config["n_features"]
+
+
+class RawFeatures(Features):
+    """The input unchanged, as float32."""
+
+    kind: ClassVar[FeatureKind] = "raw"
+
+    def fit(self, X: Any) -> Self:
+        self.n_features_in = check_inputs(X).shape[1]
+        return self
+
+    def transform(self, X: Any) -> FloatMatrix:
+        return check_inputs(X, self.n_features_in)
+
+
+class UnitFeatures(RawFeatures):
+    """Rows scaled to unit Euclidean norm; rows of zeros stay zero."""
+
+    kind: ClassVar[FeatureKind] = "unit"
+
+    def transform(self, X: Any) -> FloatMatrix:
+        checked = super().transform(X)
+        # Scaling by the largest entry first keeps the squares of very large and very small float32 in range.
+        if issparse(checked):
+            return csr_matrix(normalize(normalize(checked, norm="max"), norm="l2", copy=False))
+        # Not by scikit-learn here: for arrays it takes rows below 1e-6 for zero.
+        peaks = np.maximum(checked.max(axis=1), -checked.min(axis=1))[:, None]
+        scaled = checked / np.where(peaks > 0, peaks, np.float32(1))
+        unit: NDArray[np.float32] = normalize(scaled, norm="l2", copy=False)
+        return unit
+
+
+class TfidfFeatures(Features):
+    """Counts weighted as (1 + ln count) (1 + ln((1 + N) / (1 + df))), then rows scaled to unit norm.
+
+    N counts training rows and df those in which the feature occurs: `sklearn.feature_extraction.text.TfidfTransformer`
+    with sublinear tf and smooth idf. Counts are at least 1, or 0.
+    """
+
+    kind: ClassVar[FeatureKind] = "tfidf"
+
+    def fit(self, X: Any) -> Self:
+        self._transformer = TfidfTransformer(sublinear_tf=True).fit(_counts(check_inputs(X)))
+        self.n_features_in = len(self._transformer.idf_)
+        return self
+
+    def transform(self, X: Any) -> FloatMatrix:
+        checked = check_inputs(X, self.n_features_in)
+        weighted: FloatCSR = csr_matrix(self._transformer.transform(_counts(checked)))
+        return weighted if issparse(checked) else weighted.toarray()
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        config, _ = super().to_state()
+        return config, {"idf": self._transformer.idf_}
+
+    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        super()._restore(config, arrays)
+        self._transformer = TfidfTransformer(sublinear_tf=True)
+        self._transformer.idf_ = _stored_idf(arrays, self.n_features_in)
+        self._transformer.n_features_in_ = self.n_features_in
+
+
+class TextFeatures(Features):
+    """Texts to tf-idf of their words by `sklearn.feature_extraction.text.TfidfVectorizer`, rows scaled to unit norm.
+
+    Args:
+        min_df: texts that a word must occur in to become a feature.
+        max_features: how many words to keep, the most frequent; None for all.
+    """
+
+    kind: ClassVar[FeatureKind] = "text"
+
+    def __init__(self, min_df: int = 2, max_features: int | None = None) -> None:
+        for name, value in (("min_df", min_df), ("max_features", max_features)):
+            positive = isinstance(value, int) and not isinstance(value, bool) and value >= 1
+            if not positive and (name == "min_df" or value is not None):
+                raise SettingsError(f"{name} must be a positive integer, not {value!r}")
+        self.min_df = min_df
+        self.max_features = max_features
+
+    def fit(self, X: Any) -> Self:
+        vectorizer = TfidfVectorizer(
+            sublinear_tf=True, min_df=self.min_df, max_features=self.max_features, dtype=np.float32
+        )
+        try:
+            vectorizer.fit(_texts(X))
+        except ValueError as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(
+                f"no words to make features of ({error}); give more text or lower min_df (now {self.min_df})"
+            ) from error
+        # Stored and fitted steps are built the same way, so that they give the same bits.
+        self._set(vectorizer.get_feature_names_out().tolist(), vectorizer.idf_)
+        return self
+
+    def transform(self, X: Any) -> FloatCSR:
+        return csr_matrix(self._vectorizer.transform(_texts(X)))
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        config, _ = super().to_state()
+        config |= {"min_df": self.min_df, "max_features": self.max_features}
+        words = "\n".join(self._words).encode("utf-8")
+        return config, {"idf": self._vectorizer.idf_, "words": np.frombuffer(words, dtype=np.uint8)}
+
+    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        super()._restore(config, arrays)
+        try:
+            TextFeatures.__init__(self, config.get("min_df"), config.get("max_features"))  # type: ignore[arg-type]
+        except SettingsError as error:
+            raise ModelFormatError(f"the stored features step is altered: {error}") from error
+        stored = arrays.get("words")
+        if not isinstance(stored, np.ndarray) or stored.dtype != np.uint8 or stored.ndim != 1:
+            raise ModelFormatError("the stored features step has no 'words' array of bytes")
+        try:
+            words = stored.tobytes().decode("utf-8").split("\n")
+        except UnicodeDecodeError as error:
+            raise ModelFormatError("the words of the stored features step are not UTF-8") from error
+        if len(words) != self.n_features_in or len(set(words)) != len(words):
+            raise ModelFormatError(
+                f"the stored features step has {len(words)} words ({len(set(words))} different) "
+                f"for {self.n_features_in} features"
+            )
+        self._set(words, _stored_idf(arrays, self.n_features_in))
+
+    def _set(self, words: list[str], idf: NDArray[Any]) -> None:
+        self._words = words
+        self._vectorizer = TfidfVectorizer(
+            sublinear_tf=True, vocabulary={word: column for column, word in enumerate(words)}, dtype=np.float32
+        )
+        self._vectorizer.idf_ = idf
+        self.n_features_in = len(words)
+
+
+_KINDS: dict[str, type[Features]] = {
+    step.kind: step for step in (RawFeatures, UnitFeatures, TfidfFeatures, TextFeatures)
+}
+
+
+def make_features(kind: FeatureKind, *, min_df: int = 2, max_features: int | None = None) -> Features:
+    """An unfitted features step.
+
+    Args:
+        kind: "raw" (unchanged), "unit" (rows to unit norm), "tfidf" (counts to tf-idf, unit norm) or "text" (texts to
+            tf-idf, unit norm).
+        min_df: for "text": in how many texts a word must occur.
+        max_features: for "text": how many words to keep; None for all.
+
+    Raises:
+        SettingsError: another kind, or an option outside its domain.
+    """
+    if kind == "text":
+        return TextFeatures(min_df, max_features)
+    if kind not in _KINDS:
+        raise SettingsError(f"features must be one of {', '.join(_KINDS)}, not {kind!r}")
+    return _KINDS[kind]()
+
+
+def _counts(X: FloatMatrix) -> FloatCSR:
+    counts: FloatCSR = csr_matrix(X, copy=True)
+    # A stored zero would become ln 0.
+    counts.eliminate_zeros()
+    if counts.nnz and counts.data.min() < 1:
+        raise DataError(
+            f"tf-idf weighs counts, which are 0 or at least 1, but X holds {counts.data.min():g}; "
+            "for values that are negative, fractional or weighted already choose features='unit' or 'raw'"
+        )
+    return counts
+
+
+def _texts(X: Any) -> list[str]:
+    if isinstance(X, (str, bytes)) or issparse(X) or not isinstance(X, Iterable):
+        raise DataError(f"expected a list of texts, not {type(X).__name__}; for one text pass [text]")
+    texts = list(X)
+    if not texts:
+        raise DataError("there are no texts; pass at least one")
+    for row, text in enumerate(texts):
+        if not isinstance(text, str):
+            raise DataError(f"text {row} (counted from 0) is of type {type(text).__name__}, not a string")
+    return texts
+
+
+def _stored_idf(arrays: dict[str, NDArray[Any]], n_features: int) -> NDArray[Any]:
+    idf = arrays.get("idf")
+    if not isinstance(idf, np.ndarray) or idf.dtype != np.float32 or idf.shape != (n_features,):
+        raise ModelFormatError(f"the stored features step has no float32 'idf' array of {n_features} weights")
+    if not (np.isfinite(idf).all() and (idf > 0).all()):
+        raise ModelFormatError("the stored features step has idf weights that are not finite and positive")
+    return idf

@@ -1,0 +1,127 @@
+"""Texts with labels as JSON lines: one object ``{"text": "...", "labels": ["a", "b"]}`` per line."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+from extremegp.data._files import atomic_writer, line_blocks
+from extremegp.errors import DataError
+
+_SURROGATE = re.compile("[\ud800-\udfff]")
+
+
+@dataclass(frozen=True)
+class TextDataset:
+    """Texts and their labels.
+
+    Attributes:
+        texts: N texts.
+        labels: the label names of each text, possibly none; None if the source has no labels at all, as for prediction.
+    """
+
+    texts: list[str]
+    labels: list[list[str]] | None = None
+
+
+def read_jsonl(path: str | Path) -> TextDataset:
+    """Read JSON lines with a string "text" and, in either all lines or none, a list of strings "labels".
+
+    Other keys and blank lines are skipped. The file is UTF-8; .gz, .bz2, .xz and .zst are decompressed.
+
+    Raises:
+        DataError: the file cannot be read, or a line breaks the format; names the file and the line.
+    """
+    path = Path(path)
+    texts: list[str] = []
+    labels: list[list[str]] = []
+    number = 0
+    for block in line_blocks(path):
+        for line in block.split(b"\n")[:-1]:
+            number += 1
+            if not line.strip():
+                continue
+            text, row_labels = _record(line, path, number)
+            if row_labels is not None:
+                labels.append(row_labels)
+            texts.append(text)
+            if len(labels) not in (0, len(texts)):
+                raise DataError(
+                    'either every line must have "labels" or none; write "labels": [] for a text without labels',
+                    path=path,
+                    line=number,
+                )
+    if not texts:
+        raise DataError("the file has no records, only blank lines", path=path)
+    return TextDataset(texts, labels or None)
+
+
+def write_jsonl(path: str | Path, texts: Sequence[str], labels: Sequence[Sequence[str]] | None = None) -> None:
+    """Write texts, and labels if given, so that `read_jsonl` returns them; the file appears complete or not at all.
+
+    Args:
+        path: the file; compressed if it ends in .gz, .bz2, .xz or .zst.
+        texts: N texts.
+        labels: the label names of each text.
+
+    Raises:
+        DataError: nothing to write, lengths that differ, entries that are not strings, or the file cannot be written.
+    """
+    if isinstance(texts, str) or not texts:
+        raise DataError("texts must be a list with at least one text", path=path)
+    if labels is not None and len(labels) != len(texts):
+        raise DataError(f"there are {len(texts)} texts but {len(labels)} label lists; give one to each", path=path)
+    with atomic_writer(path) as stream:
+        for i, text in enumerate(texts):
+            record: dict[str, Any] = {"text": text}
+            if labels is not None:
+                row_labels = labels[i]
+                record["labels"] = row_labels if isinstance(row_labels, str) else list(row_labels)
+            try:
+                line = json.dumps(record).encode("ascii")
+            except TypeError as error:
+                raise DataError(f"text {i} or its labels are not strings: {error}", path=path) from error
+            _record(line, Path(path), i + 1)
+            stream.write(line + b"\n")
+
+
+def _record(line: bytes, path: Path, number: int) -> tuple[str, list[str] | None]:
+    def fail(problem: str) -> NoReturn:
+        raise DataError(problem, path=path, line=number)
+
+    try:
+        record = json.loads(line.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        fail(f"not UTF-8 text (byte {error.start} of the line); convert the file to UTF-8")
+    except json.JSONDecodeError as error:
+        fail(f"not valid JSON: {error.msg} at character {error.colno}")
+    except RecursionError:
+        fail("not a record: nested too deeply")
+    if not isinstance(record, dict):
+        fail(f'expected an object like {{"text": "...", "labels": ["a"]}}, not {_json_type(record)}')
+    if "text" not in record:
+        fail('the key "text" is missing')
+    text = record["text"]
+    if not isinstance(text, str):
+        fail(f'"text" must be a string, not {_json_type(text)}')
+    labels = record.get("labels")
+    if "labels" in record:
+        if not isinstance(labels, list):
+            fail(f'"labels" must be a list of strings such as ["a", "b"], not {_json_type(labels)}')
+        for label in labels:
+            if not isinstance(label, str):
+                fail(f'"labels" must hold only strings, not {_json_type(label)}; put quotes around it')
+    for string in (text, *(labels or ())):
+        # JSON can spell half of a surrogate pair, which no UTF-8 file can hold later on.
+        if _SURROGATE.search(string):
+            fail("a string holds half of a surrogate pair; correct or remove that escape")
+    return text, labels
+
+
+def _json_type(value: Any) -> str:
+    names = {dict: "an object", list: "a list", str: "a string", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")

@@ -1,0 +1,100 @@
+"""Checks on feature matrices at the doors of the library."""
+
+from __future__ import annotations
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix, issparse
+from sklearn.utils.validation import check_array
+
+from extremegp.errors import DataError
+
+FloatCSR: TypeAlias = "csr_matrix[np.float32]"
+"""A float32 CSR matrix with sorted, unique column indices in every row."""
+
+FloatMatrix: TypeAlias = "csr_matrix[np.float32] | NDArray[np.float32]"
+
+
+def check_inputs(
+    X: Any, n_features: int | None = None, name: str = "X", *, expected_by: str = "the model"
+) -> FloatMatrix:
+    """Check a feature matrix and bring it into one of the two forms that the library computes on.
+
+    Args:
+        X: N x D numbers: any scipy sparse format, or whatever NumPy makes a 2-D array of bool, int or float. An array
+            of objects passes if all of them are numbers, as in scikit-learn.
+        n_features: the D that X must have, if known.
+        name: what to call X in messages.
+        expected_by: who wants `n_features` columns, in messages.
+
+    Returns:
+        Sparse X as float32 CSR, N x D, column indices sorted, entries of the same position summed; other X as
+        C-contiguous float32 array, N x D. The memory is X's own where nothing had to change, so treat it as
+        read-only; X itself is never changed.
+
+    Raises:
+        DataError: X is not 2-D, has no rows or columns, another number of columns than `n_features`, a type that is
+            not a real number, or a NaN, an infinity or a value outside float32 (at a row and column that are named).
+        TypeError: X holds objects that are not numbers.
+    """
+    try:
+        checked = check_array(X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, input_name=name)
+        sparse: bool = issparse(checked)
+        if sparse:
+            # A hand-made matrix may point outside its own columns; nothing below would notice.
+            checked.check_format(full_check=True)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    if checked.dtype.kind not in "biuf":
+        raise DataError(f"{name} has dtype {checked.dtype}; pass bool, integer or float numbers")
+    if n_features is not None and checked.shape[1] != n_features:
+        raise DataError(
+            f"{name} has {checked.shape[1]} features, but {expected_by} is expecting {n_features} features as input; "
+            "build it with the same feature columns as in training"
+        )
+    with np.errstate(over="ignore"):
+        return _sparse(checked, name) if sparse else _dense(checked, name)
+
+
+def entry_position(matrix: csr_matrix[Any], entry: int) -> tuple[int, int]:
+    """Row and column of the stored entry number `entry` of a CSR matrix."""
+    return int(np.searchsorted(matrix.indptr, entry, side="right")) - 1, int(matrix.indices[entry])
+
+
+def _dense(checked: NDArray[Any], name: str) -> NDArray[np.float32]:
+    X = np.ascontiguousarray(checked, dtype=np.float32)
+    # The sum needs no mask of the size of X; it also is non-finite wherever an entry is.
+    if not np.isfinite(X.sum(dtype=np.float64)):
+        for row in range(X.shape[0]):
+            bad = np.flatnonzero(~np.isfinite(X[row]))
+            if bad.size:
+                _refuse(checked[row, bad[0]], row, int(bad[0]), name)
+    return X
+
+
+def _sparse(checked: csr_matrix[Any], name: str) -> FloatCSR:
+    X: FloatCSR = csr_matrix(checked, dtype=np.float32)
+    _check_entries(X, checked.data, name)
+    if not X.has_canonical_format:
+        X = X.copy()
+        X.sum_duplicates()
+        _check_entries(X, X.data, name)
+    return X
+
+
+def _check_entries(X: FloatCSR, original: NDArray[Any], name: str) -> None:
+    bad = np.flatnonzero(~np.isfinite(X.data))
+    if bad.size:
+        _refuse(original[bad[0]], *entry_position(X, int(bad[0])), name)
+
+
+def _refuse(value: Any, row: int, column: int, name: str) -> None:
+    if np.isnan(value):
+        what, remedy = "NaN", "impute or drop missing values first"
+    elif np.isinf(value):
+        what, remedy = "infinity (inf)", "clip it or drop the row"
+    else:
+        what, remedy = f"{value}, which is too large for float32 (inf)", "scale the column down"
+    raise DataError(f"{name} contains {what} at row {row}, column {column} (counted from 0); {remedy}")

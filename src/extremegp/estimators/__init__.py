@@ -1,0 +1,33 @@
+"""scikit-learn estimators: the user's door."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from extremegp import io
+from extremegp.errors import ModelFormatError
+from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.multilabel import MultiLabelGPClassifier
+
+__all__ = ["GPEstimator", "MultiLabelGPClassifier", "load"]
+
+_ESTIMATORS: dict[str, type[GPEstimator]] = {cls.__name__: cls for cls in (MultiLabelGPClassifier,)}
+
+
+def load(folder: str | Path, *, device: str = "cpu") -> GPEstimator:
+    """The fitted estimator that `save` wrote to a folder; it predicts to the same bits.
+
+    Args:
+        folder: the model folder. Nothing in it is executed, and no size in it is believed before it is checked.
+        device: where to compute, as PyTorch names it.
+
+    Raises:
+        ModelFormatError: the folder is not an intact model of this version.
+    """
+    config, tensors = io.read_model(folder)
+    cls = _ESTIMATORS.get(str(config.get("estimator")))
+    if cls is None:
+        raise ModelFormatError(f"{folder}: unknown estimator {config.get('estimator')!r}")
+    return cls._from_saved(folder, config, tensors, torch.device(device))

@@ -1,0 +1,168 @@
+"""What every estimator shares: saving, and loading without trust."""
+
+from __future__ import annotations
+
+import inspect
+import math
+from dataclasses import asdict, fields
+from pathlib import Path
+from typing import Any, ClassVar, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator
+from sklearn.utils.validation import check_is_fitted
+
+from extremegp import io
+from extremegp.building import ModelSettings
+from extremegp.data import Features, LabelSpace
+from extremegp.errors import DataError, ModelFormatError
+from extremegp.estimators.resolve import check_model_settings
+from extremegp.files import copy_state
+from extremegp.model import VariationalModel
+
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_UNSAVED = ("checkpoint", "device", "verbose")
+
+
+class GPEstimator(BaseEstimator):
+    """A scikit-learn estimator around a `VariationalModel`, with `save` and `extremegp.load`."""
+
+    _target_kinds: ClassVar[tuple[str, ...]]
+
+    def _adopt(
+        self,
+        model: VariationalModel,
+        *,
+        settings: ModelSettings,
+        features: Features,
+        space: LabelSpace | None,
+        target_kind: str,
+        history: list[dict[str, float]],
+        label_counts: NDArray[np.int64],
+        n_rows: int,
+    ) -> None:
+        """Become fitted."""
+        self.model_ = model
+        self.settings_ = settings
+        self.features_ = features
+        self.label_space_ = space
+        self.target_kind_ = target_kind
+        self.history_ = history
+        self.label_counts_ = label_counts
+        self.n_rows_ = n_rows
+        self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
+        if features.kind != "text":
+            self.n_features_in_ = features.n_features_in
+
+    def save(self, folder: str | Path) -> None:
+        """Write the fitted estimator to a folder: config.json and tensors.safetensors, atomically.
+
+        Raises:
+            DataError: the folder cannot be written, or is something other than a saved model.
+        """
+        check_is_fitted(self, "model_")
+        feature_config, feature_arrays = self.features_.to_state()
+        params = {
+            name: value
+            for name, value in self.get_params(deep=False).items()
+            if name not in _UNSAVED and isinstance(value, (str, int, float, type(None)))
+        }
+        config = {
+            "estimator": type(self).__name__,
+            "params": params,
+            "settings": asdict(self.settings_),
+            "features": feature_config,
+            "labels": None if self.label_space_ is None else list(self.label_space_.names),
+            "target_kind": self.target_kind_,
+            "history": self.history_,
+            "n_rows": self.n_rows_,
+        }
+        tensors = {f"model.{name}": tensor for name, tensor in self.model_.state_dict().items()}
+        tensors |= {f"features.{name}": torch.from_numpy(np.array(array)) for name, array in feature_arrays.items()}
+        tensors["label_counts"] = torch.from_numpy(self.label_counts_)
+        io.write_model(folder, config, tensors)
+
+    @classmethod
+    def _from_saved(
+        cls, folder: str | Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device
+    ) -> Self:
+        estimator = cls(**_known_params(cls, config.get("params"), folder))
+        settings = _settings(config.get("settings"), folder)
+        model = _model(settings, tensors, folder)
+        arrays = {name: tensor.numpy() for name, tensor in _part(tensors, "features.").items()}
+        features = Features.from_state(config.get("features"), arrays)
+        label_counts = tensors.get("label_counts")
+        n_rows, labels, history = config.get("n_rows"), config.get("labels"), config.get("history")
+        if label_counts is None or label_counts.shape != (settings.n_labels,) or label_counts.dtype != torch.int64:
+            raise ModelFormatError(f"{folder}: the label counts do not fit {settings.n_labels} labels")
+        if (
+            not isinstance(n_rows, int)
+            or not isinstance(history, list)
+            or features.n_features_in != settings.n_features
+        ):
+            raise ModelFormatError(f"{folder}: the configuration contradicts itself")
+        if config.get("target_kind") not in cls._target_kinds:
+            raise ModelFormatError(f"{folder}: unknown kind of targets {config.get('target_kind')!r}")
+        estimator._adopt(
+            model.to(device),
+            settings=settings,
+            features=features,
+            space=_label_space(labels, settings.n_labels, folder),
+            target_kind=config["target_kind"],
+            history=history,
+            label_counts=label_counts.numpy(),
+            n_rows=n_rows,
+        )
+        return estimator
+
+
+def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _known_params(cls: type[Any], params: Any, folder: str | Path) -> dict[str, Any]:
+    known = inspect.signature(cls).parameters.keys() - set(_UNSAVED)
+    if not isinstance(params, dict) or not params.keys() <= known:
+        raise ModelFormatError(f"{folder}: parameters that {cls.__name__} does not have")
+    if any(not isinstance(value, (str, int, float, type(None))) for value in params.values()):
+        raise ModelFormatError(f"{folder}: a parameter is neither a number nor a string")
+    return params
+
+
+def _settings(values: Any, folder: str | Path) -> ModelSettings:
+    names = {field.name for field in fields(ModelSettings)}
+    if not isinstance(values, dict) or values.keys() != names:
+        raise ModelFormatError(f"{folder}: the model settings are incomplete or of another version")
+    try:
+        return check_model_settings(ModelSettings(**values))
+    except ValueError as error:
+        raise ModelFormatError(f"{folder}: {error}") from error
+
+
+def _model(settings: ModelSettings, tensors: dict[str, torch.Tensor], folder: str | Path) -> VariationalModel:
+    state = _part(tensors, "model.")
+    sizes = sum(tensor.numel() for tensor in state.values())
+    m, p, d = settings.n_inducing, settings.n_latent, settings.n_features
+    if min(m * d, p * settings.n_labels) > sizes or math.prod((m, p, d, settings.n_labels)) > sizes**4:
+        raise ModelFormatError(f"{folder}: the tensors are too small for the sizes in the configuration")
+    dtypes = {tensor.dtype for tensor in state.values()}
+    if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
+        raise ModelFormatError(f"{folder}: the model's tensors are not all float32 or all float64")
+    # Sizes in the configuration are only believed once the tensors have them: no memory is taken before.
+    with torch.device("meta"):
+        model = settings.build().to(dtypes.pop())
+    copy_state(model, state, source=folder)
+    return model.requires_grad_(False)
+
+
+def _label_space(labels: Any, n_labels: int, folder: str | Path) -> LabelSpace | None:
+    if labels is None:
+        return None
+    if not isinstance(labels, list) or len(labels) != n_labels:
+        raise ModelFormatError(f"{folder}: there are not {n_labels} label names")
+    try:
+        return LabelSpace(labels)
+    except DataError as error:
+        raise ModelFormatError(f"{folder}: {error}") from error

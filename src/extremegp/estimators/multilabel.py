@@ -1,0 +1,356 @@
+"""Many labels per instance: a factor model of Gaussian processes with Bernoulli labels."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from extremegp.building import initialise
+from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
+from extremegp.errors import DataError, SettingsError
+from extremegp.estimators.base import DTYPES, GPEstimator
+from extremegp.estimators.resolve import choice, model_settings, number, training_settings
+from extremegp.metrics import TopK, precision_at_k
+from extremegp.metrics.ranking import judge
+from extremegp.model import VariationalModel
+from extremegp.prediction import Predictor, stack
+from extremegp.training import NoReporter, ProgressReporter, train
+from extremegp.training.plan import check_memory, training_memory
+
+
+class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
+    """Multi-label classification by sparse variational Gaussian processes (T chapter 4; ML).
+
+    P latent functions with Gaussian process priors are mixed by K x P loadings into a utility per label, and a label is
+    present with the logistic probability of its utility. Training maximises a lower bound of the evidence by
+    minibatches; prediction integrates over the posterior, so that probabilities are calibrated.
+
+    Args:
+        features: what is done to X first, in training and prediction alike: "unit" scales rows to unit norm, "tfidf"
+            weighs counts, "raw" leaves X alone, "text" takes a list of strings.
+        kernel: "se", "ard", "linear", "linear-ell", "se+linear" or "ard+linear".
+        linear_term: add an exact linear Gaussian process on the D features to every latent function.
+        posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened) or "full-u".
+        n_latent: P; "auto" is the number of labels, at most 300.
+        n_inducing: M, at most the number of rows.
+        learn_inducing: learn the inducing inputs, or leave them at the k-means centres they start at.
+        normalise_inducing: keep inducing inputs at unit norm; "auto" does so unless `features` is "raw".
+        kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior).
+        epochs: passes over the data; "auto" depends on the number of rows.
+        batch_size: rows per step; "auto" depends on the number of rows.
+        learning_rate: peak of the one-cycle schedule.
+        validation_fraction: share of the rows held out to choose the best epoch by P@1; 0 holds out none.
+        patience: with validation, stop after so many epochs without a better P@1; None runs all epochs.
+        time_budget: seconds of training to plan for; None for no limit.
+        checkpoint: file to save progress to. If it exists, training resumes from it; it is removed at the end.
+        relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
+        dtype: "float32" or "float64"; covariances are factorised in float64 always.
+        device: where to compute, as PyTorch names it.
+        random_state: seed; equal seeds give equal models on the same machine.
+        verbose: show a progress bar on standard error once training takes longer than two seconds.
+
+    Attributes:
+        classes_: label names in column order (K).
+        n_features_in_: D.
+        model_: the trained `VariationalModel`.
+        history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_P@1.
+        settings_: the `ModelSettings` that were resolved.
+        label_counts_: training rows with each label (K).
+        n_rows_: training rows.
+
+    Examples:
+        >>> from extremegp import MultiLabelGPClassifier
+        >>> texts = ["red apple", "green apple", "red car", "green car"] * 5
+        >>> labels = [["fruit", "red"], ["fruit"], ["red"], []] * 5
+        >>> classifier = MultiLabelGPClassifier(features="text", n_inducing=4, epochs=100, random_state=0)
+        >>> classifier.fit(texts, labels).predict(["red apple"])
+        [['fruit', 'red']]
+    """
+
+    _target_kinds: ClassVar[tuple[str, ...]] = ("lists", "sparse", "dense")
+
+    def __init__(
+        self,
+        *,
+        features: Literal["unit", "tfidf", "raw", "text"] = "unit",
+        kernel: str = "ard+linear",
+        linear_term: bool | Literal["auto"] = "auto",
+        posterior: str = "shared-basis",
+        n_latent: int | Literal["auto"] = "auto",
+        n_inducing: int = 400,
+        learn_inducing: bool = True,
+        normalise_inducing: bool | Literal["auto"] = "auto",
+        kl_weight: float = 1.0,
+        epochs: int | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float = 0.02,
+        validation_fraction: float = 0.0,
+        patience: int | None = None,
+        time_budget: float | None = None,
+        checkpoint: str | Path | None = None,
+        relative_jitter: float = 1e-6,
+        dtype: Literal["float32", "float64"] = "float32",
+        device: str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = True,
+    ) -> None:
+        self.features = features
+        self.kernel = kernel
+        self.linear_term = linear_term
+        self.posterior = posterior
+        self.n_latent = n_latent
+        self.n_inducing = n_inducing
+        self.learn_inducing = learn_inducing
+        self.normalise_inducing = normalise_inducing
+        self.kl_weight = kl_weight
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.time_budget = time_budget
+        self.checkpoint = checkpoint
+        self.relative_jitter = relative_jitter
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, Y: Any, *, validation: tuple[Any, Any] | None = None) -> Self:
+        """Train the model.
+
+        Args:
+            X: inputs, N x D, CSR or dense; with features="text" a list of N strings.
+            Y: labels: an N x K indicator (sparse or array), or N lists of label names.
+            validation: (X, Y) to choose the best epoch on, instead of `validation_fraction`.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            DataError: X or Y cannot be used, or their lengths differ.
+            SettingsError: a parameter is outside its domain.
+            MemoryPlanError: the settings need more memory than there is.
+            TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
+        """
+        params = self.get_params(deep=False)
+        features = make_features(self.features).fit(X)
+        x: FloatMatrix = features.transform(X)
+        y, space = encode_targets(Y)
+        _check_lengths(x, y)
+        if not y.nnz:
+            raise DataError("no row has any label: Y holds no positive entry")
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        rng = np.random.default_rng(seed)
+        label_counts, n_rows = np.asarray(y.sum(axis=0), dtype=np.int64).ravel(), x.shape[0]
+        x, y, held_out = self._split(x, y, features, space, validation, rng)
+
+        settings = model_settings(params, n_rows=x.shape[0], n_features=x.shape[1], n_labels=y.shape[1])
+        training = training_settings(params, n_rows=x.shape[0], seed=seed)
+        dtype = DTYPES[choice("dtype", self.dtype, DTYPES)]
+        needed = training_memory(
+            n_features=settings.n_features,
+            n_labels=settings.n_labels,
+            n_latent=settings.n_latent,
+            n_inducing=settings.n_inducing,
+            batch_size=training.batch_size,
+            posterior=settings.posterior,
+            linear_term=settings.linear_term,
+            n_stored=y.nnz + (x.nnz if scipy.sparse.issparse(x) else x.size),
+            item_size=dtype.itemsize,
+        )
+        check_memory(needed, settings="n_inducing, n_latent or batch_size (or use fewer features)")
+        model = settings.build()
+        initialise(model, x, y, normalise_inducing=settings.normalise_inducing, rng=rng)
+        model.to(device=_device(self.device), dtype=dtype)
+        history = train(
+            model,
+            x,
+            y,
+            training,
+            reporter=ProgressReporter() if self.verbose else NoReporter(),
+            validate=None if held_out is None else lambda: _validation_score(model, *held_out),
+            checkpoint=self.checkpoint,
+            fingerprint=_fingerprint(x, y, {**asdict(settings), **asdict(training), "dtype": self.dtype}),
+        )
+        if self.checkpoint is not None:
+            Path(self.checkpoint).unlink(missing_ok=True)
+        self._adopt(
+            model.requires_grad_(False),
+            settings=settings,
+            features=features,
+            space=space,
+            target_kind="lists" if space is not None else "sparse" if scipy.sparse.issparse(Y) else "dense",
+            history=history,
+            label_counts=label_counts,
+            n_rows=n_rows,
+        )
+        return self
+
+    def predict_topk(
+        self, X: Any, k: int = 5, *, by: Literal["utility", "probability"] = "utility", output: str = "arrays"
+    ) -> TopK | FloatCSR:
+        """The k best labels of every row, without ever holding N x K.
+
+        Args:
+            X: as in `fit`.
+            k: how many labels.
+            by: "utility" ranks by the mean utility, as in the papers; "probability" by p(y = 1).
+            output: "arrays" for a `TopK` (labels and scores, N x k, best first), "csr" for a sparse N x K of scores.
+
+        Returns:
+            The labels (column indices) and the scores they are ranked by.
+        """
+        choice("output", output, ("arrays", "csr"))
+        best = self._top(X, number("k", k, low=1, integer=True), choice("by", by, ("utility", "probability")))
+        return best.to_csr(self.settings_.n_labels) if output == "csr" else best
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """p(y_ik = 1), N x K and dense: for many rows and labels prefer `predict_topk(by="probability")`."""
+        predictor, x = self._predictor(X)
+        return stack(predictor.probabilities(x), x.shape[0], self.settings_.n_labels)
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """Mean utilities E f_ik, N x K and dense: the log-odds of a label at the posterior mean."""
+        predictor, x = self._predictor(X)
+        return stack(predictor.mean_utilities(x), x.shape[0], self.settings_.n_labels)
+
+    def predict(self, X: Any) -> Any:
+        """The labels with p(y = 1) of at least one half.
+
+        Returns:
+            In the form that `fit` was given: N lists of label names, or an N x K indicator, sparse or dense (int64).
+        """
+        predictor, x = self._predictor(X)
+        blocks = [scipy.sparse.csr_matrix(block >= 0.5, dtype=np.int64) for _, block in predictor.probabilities(x)]
+        indicator = scipy.sparse.vstack(blocks, format="csr")
+        if self.label_space_ is not None:
+            return self.label_space_.decode(indicator)
+        return indicator.toarray() if self.target_kind_ == "dense" else indicator
+
+    def predict_latent(self, X: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Posterior means and variances of the P latent functions, two arrays of N x P."""
+        predictor, x = self._predictor(X)
+        means, variances = (np.empty((x.shape[0], self.settings_.n_latent), dtype=np.float32) for _ in range(2))
+        for rows, latents in predictor.latents(x):
+            means[rows], variances[rows] = latents.mean.cpu().numpy(), latents.variance.cpu().numpy()
+        return means, variances
+
+    def score(self, X: Any, Y: Any, sample_weight: Any = None) -> float:
+        """Precision at 1: the share of rows whose best-ranked label is one of theirs.
+
+        Args:
+            X: as in `fit`.
+            Y: labels, as in `fit`; label names never seen in training count as labels that cannot be predicted.
+            sample_weight: weights of the N rows.
+        """
+        y = self.encode_labels(Y)
+        best = self._top(X, 1, "utility")
+        _check_lengths(best.labels, y)
+        return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
+
+    def encode_labels(self, Y: Any) -> FloatCSR:
+        """Labels of new rows as an N x K indicator over the training labels.
+
+        Raises:
+            DataError: Y has another number of columns than there are labels.
+        """
+        check_is_fitted(self, "model_")
+        if self.label_space_ is not None and isinstance(Y, (list, tuple)):
+            return self.label_space_.encode(Y, unknown="ignore")
+        y, space = encode_targets(Y)
+        if space is not None:
+            raise DataError("Y holds label names, but the model was trained on an indicator without names")
+        if y.shape[1] != self.settings_.n_labels:
+            raise DataError(f"Y has {y.shape[1]} labels, but the model was trained with {self.settings_.n_labels}")
+        return y
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.string = self.features == "text"
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _top(self, X: Any, k: int, by: str) -> TopK:
+        predictor, x = self._predictor(X)
+        blocks = predictor.mean_utilities(x) if by == "utility" else predictor.probabilities(x)
+        return TopK.concatenate([TopK.from_scores(block, k) for _, block in blocks])
+
+    def _predictor(self, X: Any) -> tuple[Predictor, FloatMatrix]:
+        check_is_fitted(self, "model_")
+        return Predictor(self.model_), self.features_.transform(X)
+
+    def _split(
+        self,
+        x: FloatMatrix,
+        y: FloatCSR,
+        features: Features,
+        space: LabelSpace | None,
+        validation: tuple[Any, Any] | None,
+        rng: np.random.Generator,
+    ) -> tuple[FloatMatrix, FloatCSR, tuple[FloatMatrix, FloatCSR] | None]:
+        """Training part and validation part, if any."""
+        fraction = number("validation_fraction", self.validation_fraction, low=0, high=0.9)
+        if validation is not None:
+            held_x = features.transform(validation[0])
+            held_y = (
+                encode_targets(validation[1])[0] if space is None else space.encode(validation[1], unknown="ignore")
+            )
+            _check_lengths(held_x, held_y)
+            if held_y.shape[1] != y.shape[1]:
+                raise DataError(
+                    f"the validation labels have {held_y.shape[1]} columns, the training labels {y.shape[1]}"
+                )
+            return x, y, (held_x, held_y)
+        held = int(fraction * x.shape[0])
+        if not held:
+            if self.patience is not None:
+                raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
+            return x, y, None
+        order = rng.permutation(x.shape[0])
+        return x[order[held:]], y[order[held:]], (x[order[:held]], y[order[:held]])
+
+
+def _check_lengths(x: Any, y: Any) -> None:
+    if x.shape[0] != y.shape[0]:
+        raise DataError(f"X has {x.shape[0]} rows and Y has {y.shape[0]}: they must be the same rows in the same order")
+
+
+def _device(name: Any) -> torch.device:
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError, TypeError) as error:
+        reason = str(error).splitlines()[0]
+        raise SettingsError(f"device {name!r} cannot be used here ({reason}); use 'cpu'") from error
+    return device
+
+
+def _validation_score(model: VariationalModel, x: FloatMatrix, y: FloatCSR) -> float:
+    best = [TopK.from_scores(block, 1) for _, block in Predictor(model).mean_utilities(x)]
+    return float(precision_at_k(y, TopK.concatenate(best), (1,))[0])
+
+
+def _fingerprint(x: FloatMatrix, y: FloatCSR, settings: dict[str, Any]) -> str:
+    """Equal for runs on equal data with equal settings."""
+    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
+    for matrix in (x, y):
+        arrays = (matrix.indptr, matrix.indices, matrix.data) if scipy.sparse.issparse(matrix) else (matrix,)
+        for array in arrays:
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()

@@ -1,0 +1,7 @@
+"""Latent functions: for a batch of inputs, the posterior marginals of P functions, and a KL term."""
+
+from extremegp.latents.base import ConditionedLatents, Latents, Marginals, SumLatents
+from extremegp.latents.linear import LinearFunctions
+from extremegp.latents.sparse_gp import SparseGP
+
+__all__ = ["ConditionedLatents", "Latents", "LinearFunctions", "Marginals", "SparseGP", "SumLatents"]

@@ -1,0 +1,81 @@
+"""What every kind of latent functions provides, and their sum."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from extremegp.sparse import Inputs
+
+
+class Marginals(NamedTuple):
+    """Means and variances of P independent Gaussian function values at each of B inputs."""
+
+    mean: Float[Tensor, "B P"]
+    variance: Float[Tensor, "B P"]
+
+
+class ConditionedLatents(ABC):
+    """Latent functions under the current parameters: whatever does not depend on the inputs is already computed."""
+
+    @abstractmethod
+    def marginals(self, x: Inputs) -> Marginals:
+        """The posterior of every function at every input."""
+
+    @abstractmethod
+    def kl(self) -> Float[Tensor, ""]:
+        """KL divergence from posterior to prior, summed over the functions."""
+
+
+class Latents(nn.Module, ABC):
+    """P latent functions with a variational posterior."""
+
+    n_functions: int
+
+    @abstractmethod
+    def condition(self) -> ConditionedLatents:
+        """Freeze the current parameters (differentiably): once per step, or once per prediction run."""
+
+    def project(self) -> None:
+        """Restore constraints on the parameters; called after every optimiser step."""
+
+
+class _ConditionedSum(ConditionedLatents):
+    def __init__(self, terms: Sequence[ConditionedLatents]) -> None:
+        self.terms = terms
+
+    def marginals(self, x: Inputs) -> Marginals:
+        parts = [term.marginals(x) for term in self.terms]
+        mean, variance = parts[0]
+        for part in parts[1:]:
+            mean, variance = mean + part.mean, variance + part.variance
+        return Marginals(mean, variance)
+
+    def kl(self) -> Float[Tensor, ""]:
+        total = self.terms[0].kl()
+        for term in self.terms[1:]:
+            total = total + term.kl()
+        return total
+
+
+class SumLatents(Latents):
+    """h_p = sum of independent latent functions, each with its own posterior: a sum of kernels, each with its own means."""
+
+    def __init__(self, terms: Sequence[Latents]) -> None:
+        super().__init__()
+        self.terms = nn.ModuleList(terms)
+        self.n_functions = terms[0].n_functions
+        if any(term.n_functions != self.n_functions for term in terms):
+            raise ValueError("latents that are added need the same number of functions")
+
+    def condition(self) -> ConditionedLatents:
+        return _ConditionedSum([term.condition() for term in self.terms if isinstance(term, Latents)])
+
+    def project(self) -> None:
+        for term in self.terms:
+            if isinstance(term, Latents):
+                term.project()

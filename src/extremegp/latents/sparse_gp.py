@@ -1,0 +1,67 @@
+"""Sparse variational Gaussian processes: kernel + inducing inputs + q(u) (T 2.13-2.21)."""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from extremegp.inducing import FreeInducingInputs
+from extremegp.kernels import Kernel
+from extremegp.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.linalg import inverse_cholesky
+from extremegp.posteriors import Posterior
+from extremegp.sparse import Inputs
+
+
+class SparseGP(Latents):
+    """P functions h_p ~ GP(0, k) that share a kernel and M inducing inputs.
+
+    Args:
+        kernel: k.
+        inducing: the inducing inputs Z, M x D.
+        posterior: q(u) for the P functions.
+        n_functions: P.
+        relative_jitter: added to K_Z before it is factorised, as a fraction of its mean diagonal.
+    """
+
+    def __init__(
+        self,
+        kernel: Kernel,
+        inducing: FreeInducingInputs,
+        posterior: Posterior,
+        *,
+        n_functions: int,
+        relative_jitter: float = 1e-6,
+    ) -> None:
+        super().__init__()
+        self.kernel, self.inducing, self.posterior = kernel, inducing, posterior
+        self.n_functions = n_functions
+        self.relative_jitter = relative_jitter
+
+    def condition(self) -> ConditionedLatents:
+        return _ConditionedGP(self)
+
+    def project(self) -> None:
+        self.inducing.project()
+
+
+class _ConditionedGP(ConditionedLatents):
+    def __init__(self, latents: SparseGP) -> None:
+        self.kernel, self.posterior = latents.kernel, latents.posterior
+        self.z: Float[Tensor, "M D"] = latents.inducing()
+        z64 = self.z.to(torch.float64)
+        covariance = self.kernel(z64, z64)
+        inverse = inverse_cholesky(covariance, relative_jitter=latents.relative_jitter)
+        self.inverse_factor: Float[Tensor, "M M"] = inverse.to(self.z.dtype)
+
+    def marginals(self, x: Inputs) -> Marginals:
+        """Mean a'E[v] and variance k(x, x) - a'a + a'Cov[v]a, a = L^-1 k_Z(x)."""
+        a = self.kernel(x, self.z) @ self.inverse_factor.T
+        mean, variance = self.posterior.marginals(a, self.inverse_factor)
+        # Rounding may leave the prior's remainder slightly below zero where x is an inducing input.
+        remainder = (self.kernel.diagonal(x) - a.square().sum(-1)).clamp(min=0.0)
+        return Marginals(mean, variance + remainder.unsqueeze(-1))
+
+    def kl(self) -> Float[Tensor, ""]:
+        return self.posterior.kl(self.inverse_factor)

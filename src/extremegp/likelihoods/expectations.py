@@ -1,0 +1,260 @@
+r"""Gaussian expectations of the logistic function and its integral, accurate relative to the result itself.
+
+Under q(f) = N(m, v) a Bernoulli likelihood needs S = E softplus(f), its gradients dS/dm = E sigma(f) and
+dS/dv = 1/2 E sigma'(f), and nothing else. Most labels are rare, so most elements lie where all three are as small as
+e^m: an error that is small in absolute terms only would drown their gradients. Two rules cover every (m, v); both are
+applied at -|m|, from where softplus(f) = f + softplus(-f) leads to m.
+
+*v <= 1/2: Gauss-Hermite quadrature* with 8 nodes. The nodes m +- x_i sqrt(v) of a pair share their weight, hence one
+logarithm: with t = e^m and c = t (e^{x sqrt v} + e^{-x sqrt v}) their softplus values add up to log(1 + c + t^2).
+
+*v > 1/2: a scale mixture of normals* in place of the logistic density, sigma'(x) ~ sum_j p_j N(x; 0, c_j) (Monahan and
+Stefanski 1992, "Normal scale mixture approximations to F*(z) and computation of the logistic-normal integral"), which
+makes every expectation a sum of normal densities and distribution functions with variances v + c_j. That mixture has
+Gaussian tails and so fails once m < -v/2, where the expectations follow the tail of the logistic. There it is put behind
+the exact identities sigma(x) = e^x sigma(-x) and sigma(x)^2 = e^x sigma'(x), which complete the squares:
+
+    E[sigma(f)]    = e^{m + v/2} E[sigma(-f - v)]        E[softplus(f)] = E[sigma(f)] + sum_j q_j Phi((m - c_j) / t_j)
+    E[sigma'(f)]   = E[sigma(f)] - E[sigma(f)^2]         E[sigma(f)^2]  = sum_j q_j N(m; c_j, t_j^2)
+
+with q_j = p_j e^{c_j/2} and t_j^2 = v + c_j.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+_QUADRATURE_NODES = 8
+_QUADRATURE_LIMIT = 0.5
+# (p_j, c_j), fitted here: least maximum relative error of the three expectations by the formulas above over
+# 1/2 <= v <= 100, -30 <= m <= 0. Five terms do because the Gaussian smooths at least as much as N(0, 1/2) does.
+_MIXTURE = (
+    (0.08715994310524136, 0.9149474628071002),
+    (0.39773626077799610, 1.8791087712597143),
+    (0.39035248888374810, 3.7911049253128466),
+    (0.11798708577673403, 7.4944000006492750),
+    (0.00676422145628049, 14.579998129576722),
+)
+_LOG2E = math.log2(math.e)
+_SQRT_HALF = math.sqrt(0.5)
+_INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
+# Temporaries of this many elements stay in a core's second-level cache, and torch still splits them over two threads.
+_CPU_PIECE = 1 << 16
+_GPU_PIECE = 1 << 22
+
+_Rule = Callable[[Tensor, Tensor, Tensor, Tensor, Tensor], None]
+
+
+def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
+    """E softplus(f) = E log(1 + e^f) for f ~ N(mean, variance), elementwise and differentiable once.
+
+    E log sigma(f) is `mean - expected_softplus(mean, variance)` and E log(1 - sigma(f)) is its negative. The gradients
+    E sigma(f) and 1/2 E sigma'(f) come from the same pass and are all that is kept for the backward pass.
+
+    Largest relative error over -30 <= mean <= 30, 0 <= variance <= 100:
+
+    | | value | d/dmean | d/dvariance |
+    |---|---|---|---|
+    | float64, variance <= 1/4 | 4e-10 | 2e-9 | 2e-8 |
+    | float64, variance <= 1/2 | 4e-8 | 2e-7 | 2e-6 |
+    | float64, variance > 1/2 | 3e-6 | 6e-7 | 2e-6 |
+    | float32, variance <= 1/2 | 2e-6 | 2e-6 | 2e-6 |
+    | float32, variance > 1/2 | 2e-5, and VAL for |mean| <= 20 | 3e-6 | 3e-6 |
+
+    Args:
+        mean: any shape, float32 or float64.
+        variance: of a shape that broadcasts with `mean`, not negative (a negative entry gives NaN).
+
+    Returns:
+        Tensor of the broadcast shape in the wider of the two types; NaN where an input is NaN.
+
+    Raises:
+        TypeError: if an input is neither float32 nor float64.
+    """
+    value: Tensor = _ExpectedSoftplus.apply(*_prepare(mean, variance))
+    return value
+
+
+def expected_sigmoid(mean: Tensor, variance: Tensor) -> Tensor:
+    """E sigma(f) for f ~ N(mean, variance): the probability of a positive label, with the posterior integrated out.
+
+    The accuracy is that of the d/dmean column of `expected_softplus`. The result carries no gradient.
+
+    Args:
+        mean: any shape, float32 or float64.
+        variance: of a shape that broadcasts with `mean`, not negative (a negative entry gives NaN).
+
+    Returns:
+        Tensor of the broadcast shape in the wider of the two types, in [0, 1]; NaN where an input is NaN.
+
+    Raises:
+        TypeError: if an input is neither float32 nor float64.
+    """
+    return softplus_moments(mean, variance)[1]
+
+
+@torch.no_grad()
+def softplus_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """E softplus(f), E sigma(f) and 1/2 E sigma'(f) for f ~ N(mean, variance), for use inside an autograd function.
+
+    They are `expected_softplus` and its derivatives by mean and variance, at the accuracy given there, without a graph.
+
+    Args:
+        mean: any shape, float32 or float64.
+        variance: of a shape that broadcasts with `mean`, not negative (a negative entry gives NaN).
+
+    Returns:
+        Three new tensors of the broadcast shape in the wider of the two types; NaN where an input is NaN.
+
+    Raises:
+        TypeError: if an input is neither float32 nor float64.
+    """
+    mean, variance = _prepare(mean, variance)
+    flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)
+    out = [torch.zeros_like(flat_mean) for _ in range(3)]
+    size = _CPU_PIECE if mean.device.type == "cpu" else _GPU_PIECE
+    for start in range(0, flat_mean.numel(), size):
+        piece = slice(start, start + size)
+        _fill(flat_mean[piece], flat_variance[piece], *(o[piece] for o in out))
+    value, sigmoid, slope = (o.view(mean.shape) for o in out)
+    return value, sigmoid, slope
+
+
+def gauss_hermite(
+    count: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
+) -> tuple[Tensor, Tensor]:
+    """Nodes and weights with sum_i w_i g(m + s x_i) = E g(f), f ~ N(m, s^2), for polynomials g of degree < 2 count.
+
+    Args:
+        count: number of nodes, at least 1.
+        dtype: type of the result.
+        device: where the result lives.
+
+    Returns:
+        Nodes x in ascending order and weights w that sum to one, each of shape (count,).
+    """
+    nodes, weights = _hermite(count)
+    return torch.tensor(nodes, dtype=dtype, device=device), torch.tensor(weights, dtype=dtype, device=device)
+
+
+@lru_cache(maxsize=32)
+def _hermite(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
+    nodes, weights = np.polynomial.hermite_e.hermegauss(count)
+    return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
+
+
+class _ExpectedSoftplus(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
+        value, by_mean, by_variance = softplus_moments(mean, variance)
+        ctx.save_for_backward(
+            by_mean if ctx.needs_input_grad[0] else None, by_variance if ctx.needs_input_grad[1] else None
+        )
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
+        by_mean, by_variance = ctx.saved_tensors
+        return (None if by_mean is None else grad * by_mean), (None if by_variance is None else grad * by_variance)
+
+
+def _prepare(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    for tensor in (mean, variance):
+        if tensor.dtype not in (torch.float32, torch.float64):
+            raise TypeError(f"Gaussian expectations need float32 or float64 inputs, not {tensor.dtype}")
+    dtype = torch.promote_types(mean.dtype, variance.dtype)
+    shape = torch.broadcast_shapes(mean.shape, variance.shape)
+    return mean.to(dtype).expand(shape), variance.to(dtype).expand(shape)
+
+
+def _fill(mean: Tensor, variance: Tensor, value: Tensor, sigmoid: Tensor, slope: Tensor) -> None:
+    """Puts the moments of one flat piece in place of the zeros in `value`, `sigmoid` and `slope`."""
+    lower = mean.abs().neg_()
+    narrow = variance <= _QUADRATURE_LIMIT
+    count = int(narrow.sum())
+    mostly_narrow = 2 * count >= narrow.numel()
+    if mostly_narrow:
+        # Cheaper than picking them out; what it leaves at the others is overwritten.
+        _quadrature(lower, variance, value, sigmoid, slope)
+    if count < narrow.numel():
+        tail = (lower < variance * -0.5).logical_and_(~narrow)
+        if not mostly_narrow:
+            _overwrite(_quadrature, narrow, lower, variance, value, sigmoid, slope)
+        _overwrite(_mixture_tail, tail, lower, variance, value, sigmoid, slope)
+        # NaN fails both comparisons and passes through here.
+        _overwrite(_mixture_centre, ~(narrow | tail), lower, variance, value, sigmoid, slope)
+    slope.mul_(0.5)
+    positive = torch.relu(mean)
+    value.add_(positive)
+    sigmoid.sub_(positive.sign_()).abs_()
+
+
+def _overwrite(rule: _Rule, mask: Tensor, mean: Tensor, variance: Tensor, *out: Tensor) -> None:
+    index = mask.nonzero().squeeze(1)
+    if index.numel() == 0:
+        return
+    # index_select and scatter_ are several times faster here than indexing with brackets and index_copy_.
+    part = [mean.new_zeros(index.numel()) for _ in out]
+    rule(mean.index_select(0, index), variance.index_select(0, index), *part)
+    for whole, some in zip(out, part, strict=True):
+        whole.scatter_(0, index, some)
+
+
+def _quadrature(mean: Tensor, variance: Tensor, value: Tensor, sigmoid: Tensor, slope: Tensor) -> None:
+    """Adds E softplus, E sigma and E sigma' for mean <= 0 by Gauss-Hermite, a pair of nodes at a time."""
+    t = (mean * _LOG2E).exp2_()
+    t2 = t * t
+    one_plus_t2, four_t2 = t2 + 1.0, t2 * 4.0
+    deviation = variance.sqrt()
+    pair, inverse, work = (torch.empty_like(t) for _ in range(3))
+    nodes, weights = _hermite(_QUADRATURE_NODES)
+    for node, weight in zip(nodes[_QUADRATURE_NODES // 2 :], weights[_QUADRATURE_NODES // 2 :], strict=True):
+        torch.mul(deviation, node * _LOG2E, out=pair).exp2_()
+        pair.add_(torch.reciprocal(pair, out=work)).mul_(t)
+        torch.add(pair, t2, out=inverse)
+        value.add_(torch.log1p(inverse, out=work), alpha=weight)
+        inverse.add_(1.0).reciprocal_()
+        sigmoid.addcmul_(torch.add(pair, t2, alpha=2.0, out=work), inverse, value=weight)
+        # Both sums over the pair are put over one denominator: no difference of nearly equal terms is left.
+        torch.addcmul(four_t2, pair, one_plus_t2, out=work).mul_(inverse)
+        slope.addcmul_(work, inverse, value=weight)
+
+
+def _mixture_centre(mean: Tensor, variance: Tensor, value: Tensor, sigmoid: Tensor, slope: Tensor) -> None:
+    """Adds E softplus, E sigma and E sigma' for -variance/2 <= mean <= 0 by the mixture itself."""
+    precision_root, density, work = (torch.empty_like(mean) for _ in range(3))
+    for weight, scale in _MIXTURE:
+        torch.add(variance, scale, out=precision_root).rsqrt_()
+        torch.mul(mean, precision_root, out=density)
+        sigmoid.add_(torch.mul(density, -_SQRT_HALF, out=work).erfc_(), alpha=0.5 * weight)
+        density.square_().mul_(-0.5 * _LOG2E).exp2_()
+        slope.addcmul_(density, precision_root, value=weight * _INV_SQRT_2PI)
+        value.addcdiv_(density, precision_root, value=weight * _INV_SQRT_2PI)
+    value.addcmul_(mean, sigmoid)
+
+
+def _mixture_tail(mean: Tensor, variance: Tensor, value: Tensor, sigmoid: Tensor, slope: Tensor) -> None:
+    """Adds E softplus, E sigma and E sigma' for mean < -variance/2 by the mixture behind the tail's exact form."""
+    precision_root, z, work = (torch.empty_like(mean) for _ in range(3))
+    reflected = mean + variance
+    for weight, scale in _MIXTURE:
+        tilted = weight * math.exp(0.5 * scale)
+        torch.add(variance, scale, out=precision_root).rsqrt_()
+        torch.mul(reflected, precision_root, out=work).mul_(_SQRT_HALF).erfc_()
+        sigmoid.add_(work, alpha=0.5 * weight)
+        torch.sub(mean, scale, out=z).mul_(precision_root)
+        value.add_(torch.mul(z, -_SQRT_HALF, out=work).erfc_(), alpha=0.5 * tilted)
+        z.square_().mul_(-0.5 * _LOG2E).exp2_()
+        slope.addcmul_(z, precision_root, value=-tilted * _INV_SQRT_2PI)
+    sigmoid.mul_(torch.add(mean, variance, alpha=0.5, out=work).mul_(_LOG2E).exp2_())
+    value.add_(sigmoid)
+    slope.add_(sigmoid)

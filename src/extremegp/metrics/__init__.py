@@ -1,0 +1,31 @@
+"""Metrics: ranking and propensity-scored ranking from the k best labels, and the quality of probabilities."""
+
+from extremegp.metrics.probability import (
+    ProbabilityMetrics,
+    Reliability,
+    brier_score,
+    expected_calibration_error,
+    log_loss,
+)
+from extremegp.metrics.propensity import PROPENSITY_PRESETS, propensities, psndcg_at_k, psp_at_k
+from extremegp.metrics.ranking import macro_recall_at_k, ndcg_at_k, precision_at_k, recall_at_k
+from extremegp.metrics.report import evaluate_topk
+from extremegp.metrics.topk import TopK
+
+__all__ = [
+    "PROPENSITY_PRESETS",
+    "ProbabilityMetrics",
+    "Reliability",
+    "TopK",
+    "brier_score",
+    "evaluate_topk",
+    "expected_calibration_error",
+    "log_loss",
+    "macro_recall_at_k",
+    "ndcg_at_k",
+    "precision_at_k",
+    "propensities",
+    "psndcg_at_k",
+    "psp_at_k",
+    "recall_at_k",
+]

@@ -1,0 +1,252 @@
+"""How good the predicted probabilities are: log-loss, Brier score, calibration error and reliability.
+
+Labels are separate yes/no events: losses are summed over the labels of a row and averaged over rows. Blocks of rows
+stream through `ProbabilityMetrics`, so that nothing of size N x K is needed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from extremegp.errors import DataError, SettingsError
+from extremegp.metrics.ranking import judge
+from extremegp.metrics.topk import PAD, TopK, check_positive_int, indicator
+
+CLIP = 1e-15
+"""Probabilities are kept this far from 0 and 1 in the log-loss, so that one wrong certainty costs 34.5 nats."""
+
+# Elements handled at once: the float64 copy of a block then stays in a processor's cache.
+_CHUNK = 1 << 16
+
+
+@dataclass(frozen=True, eq=False)
+class Reliability:
+    """A reliability diagram: predicted probabilities in equal-width bins [j / n_bins, (j + 1) / n_bins).
+
+    Args:
+        confidence: n_bins, mean probability in each bin; NaN in an empty bin.
+        frequency: n_bins, share of the bin's labels that are true; NaN in an empty bin.
+        count: n_bins, number of probabilities in each bin.
+    """
+
+    confidence: NDArray[np.float64]
+    frequency: NDArray[np.float64]
+    count: NDArray[np.int64]
+
+
+class ProbabilityMetrics:
+    """Accumulates the probability metrics over blocks of rows.
+
+    Args:
+        n_bins: number of equal-width bins of the calibration error; the last bin includes probability 1.
+        top: number of best labels of each row whose calibration is measured on its own: over all labels of a large
+            label set the calibration error is dominated by probabilities near 0.
+
+    Raises:
+        SettingsError: n_bins or top is not a positive integer.
+    """
+
+    def __init__(self, n_bins: int = 15, top: int = 10) -> None:
+        check_positive_int(n_bins, "n_bins")
+        check_positive_int(top, "top")
+        self.n_bins = int(n_bins)
+        self.top = int(top)
+        self._n_rows = 0
+        self._n_labels: int | None = None
+        self._log_loss = 0.0
+        self._brier = 0.0
+        self._all = _Bins(self.n_bins)
+        self._best = _Bins(self.n_bins)
+
+    def update(self, probabilities: ArrayLike, truth: Any) -> None:
+        """Add a block of rows.
+
+        Args:
+            probabilities: B x K in [0, 1], dense.
+            truth: B x K indicator, sparse or dense.
+
+        Raises:
+            DataError: a probability is NaN or outside [0, 1], `truth` is not an indicator, shapes differ, or K is not
+                that of the blocks before. The block then leaves no trace.
+        """
+        block = np.asarray(probabilities)
+        if block.ndim != 2 or block.dtype.kind != "f":
+            raise DataError(f"probabilities must be a dense float block of rows x labels; got shape {block.shape}")
+        matrix = indicator(truth)
+        if block.shape != matrix.shape:
+            raise DataError(f"probabilities are {block.shape}, true labels {matrix.shape}; shapes must be the same")
+        if self._n_labels not in (None, block.shape[1]):
+            raise DataError(f"this block has {block.shape[1]} labels, those before had {self._n_labels}")
+        # Written so that NaN fails it too.
+        if not (block.min(initial=0.0) >= 0 and block.max(initial=1.0) <= 1):
+            raise DataError("probabilities must lie in [0, 1]; pass probabilities, not logits, and check for NaN")
+
+        step = max(1, _CHUNK // max(1, block.shape[1]))
+        for start in range(0, len(block), step):
+            indptr = matrix.indptr[start : start + step + 1]
+            positives = np.repeat(np.arange(len(indptr) - 1), np.diff(indptr)), matrix.indices[indptr[0] : indptr[-1]]
+            self._add_rows(block[start : start + step].astype(np.float64), positives)
+        judged = judge(matrix, TopK.from_scores(block, self.top), (self.top,))
+        row, rank = np.nonzero(judged.topk.labels != PAD)
+        self._best.add(block[row, judged.topk.labels[row, rank]].astype(np.float64), judged.hits[row, rank])
+        self._n_rows += len(block)
+        self._n_labels = block.shape[1]
+
+    def _add_rows(self, p: NDArray[np.float64], positives: tuple[NDArray[Any], NDArray[Any]]) -> None:
+        self._all.add(p, positives)
+        clipped = np.clip(p, CLIP, 1.0 - CLIP)
+        log_likelihood = np.log1p(-clipped)
+        log_likelihood[positives] = np.log(clipped[positives])
+        self._log_loss -= float(log_likelihood.sum())
+        p[positives] -= 1.0
+        self._brier += float(np.square(p).sum())
+
+    def merge(self, other: ProbabilityMetrics) -> None:
+        """Add what another accumulator has seen, as if its blocks had come here.
+
+        Args:
+            other: accumulator of the same n_bins, top and number of labels; it is left as it was.
+
+        Raises:
+            SettingsError: n_bins or top differ.
+            DataError: the numbers of labels differ.
+        """
+        if (self.n_bins, self.top) != (other.n_bins, other.top):
+            raise SettingsError(
+                f"cannot merge metrics of other settings: n_bins {self.n_bins} and {other.n_bins}, "
+                f"top {self.top} and {other.top}"
+            )
+        if None not in (self._n_labels, other._n_labels) and self._n_labels != other._n_labels:
+            raise DataError(f"cannot merge metrics over {self._n_labels} and {other._n_labels} labels")
+        self._n_rows += other._n_rows
+        self._n_labels = other._n_labels if self._n_labels is None else self._n_labels
+        self._log_loss += other._log_loss
+        self._brier += other._brier
+        self._all.merge(other._all)
+        self._best.merge(other._best)
+
+    def compute(self) -> dict[str, float]:
+        """Give the metrics of all rows so far.
+
+        Returns:
+            "log_loss": mean over rows of the sum over labels of -ln(probability of what happened), in nats;
+            "brier": mean over rows of the sum over labels of (probability - outcome)^2;
+            "ece": expected calibration error over all probabilities, the mean over bins, weighted by count, of
+            |frequency - confidence|; "ece_top": the same over the `top` best labels of each row.
+
+        Raises:
+            DataError: no rows have been added.
+        """
+        if self._n_rows == 0:
+            raise DataError("no rows have been added; call update with a block of probabilities first")
+        return {
+            "log_loss": self._log_loss / self._n_rows,
+            "brier": self._brier / self._n_rows,
+            "ece": self._all.calibration_error(),
+            "ece_top": self._best.calibration_error(),
+        }
+
+    def reliability(self, *, top: bool = False) -> Reliability:
+        """Give the reliability diagram of all rows so far.
+
+        Args:
+            top: take only the `top` best labels of each row.
+
+        Returns:
+            Mean confidence, frequency and count of each bin.
+        """
+        return (self._best if top else self._all).reliability()
+
+
+def log_loss(truth: Any, probabilities: ArrayLike) -> float:
+    """Log-loss summed over labels and averaged over rows, in nats; probabilities are clipped to [1e-15, 1 - 1e-15].
+
+    Args:
+        truth: N x K indicator, sparse or dense.
+        probabilities: N x K in [0, 1], dense.
+
+    Returns:
+        The log-loss.
+
+    Raises:
+        DataError: as `ProbabilityMetrics.update`.
+    """
+    return _metrics(truth, probabilities).compute()["log_loss"]
+
+
+def brier_score(truth: Any, probabilities: ArrayLike) -> float:
+    """Squared error of the probabilities summed over labels and averaged over rows (one term per label, not two).
+
+    Args:
+        truth: N x K indicator, sparse or dense.
+        probabilities: N x K in [0, 1], dense.
+
+    Returns:
+        The Brier score.
+
+    Raises:
+        DataError: as `ProbabilityMetrics.update`.
+    """
+    return _metrics(truth, probabilities).compute()["brier"]
+
+
+def expected_calibration_error(
+    truth: Any, probabilities: ArrayLike, n_bins: int = 15, *, top: int | None = None
+) -> float:
+    """Mean over equal-width bins, weighted by count, of |frequency - confidence|.
+
+    Args:
+        truth: N x K indicator, sparse or dense.
+        probabilities: N x K in [0, 1], dense.
+        n_bins: number of bins.
+        top: take only this many best labels of each row; all labels by default.
+
+    Returns:
+        The calibration error, in [0, 1].
+
+    Raises:
+        DataError: as `ProbabilityMetrics.update`.
+        SettingsError: n_bins or top is not a positive integer.
+    """
+    if top is None:
+        return _metrics(truth, probabilities, n_bins).compute()["ece"]
+    return _metrics(truth, probabilities, n_bins, top).compute()["ece_top"]
+
+
+def _metrics(truth: Any, probabilities: ArrayLike, n_bins: int = 15, top: int = 1) -> ProbabilityMetrics:
+    metrics = ProbabilityMetrics(n_bins, top)
+    metrics.update(probabilities, truth)
+    return metrics
+
+
+class _Bins:
+    """Count, sum of probabilities and number of true labels in each equal-width bin."""
+
+    def __init__(self, n_bins: int) -> None:
+        self.count = np.zeros(n_bins, dtype=np.int64)
+        self.confidence = np.zeros(n_bins)
+        self.true = np.zeros(n_bins, dtype=np.int64)
+
+    def add(self, p: NDArray[np.float64], true: Any) -> None:
+        """Add probabilities `p`; `true` indexes those whose label is true."""
+        n_bins = len(self.count)
+        bins = np.minimum((p * n_bins).astype(np.int64), n_bins - 1)
+        self.count += np.bincount(bins.ravel(), minlength=n_bins)
+        self.confidence += np.bincount(bins.ravel(), weights=p.ravel(), minlength=n_bins)
+        self.true += np.bincount(bins[true], minlength=n_bins)
+
+    def merge(self, other: _Bins) -> None:
+        self.count += other.count
+        self.confidence += other.confidence
+        self.true += other.true
+
+    def calibration_error(self) -> float:
+        return float(np.abs(self.true - self.confidence).sum() / max(1, self.count.sum()))
+
+    def reliability(self) -> Reliability:
+        filled = np.where(self.count > 0, self.count, np.nan)
+        return Reliability(self.confidence / filled, self.true / filled, self.count.copy())

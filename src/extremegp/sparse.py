@@ -1,0 +1,125 @@
+"""Minibatches of inputs: a dense tensor, or the rows of a CSR matrix as tensors, and their products with dense matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeAlias
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """B rows of a sparse matrix in compressed-row form.
+
+    Attributes:
+        offsets: where each row starts in `columns` and `values`, with the total count last.
+        columns: column index of every stored entry.
+        values: the stored entries.
+        n_columns: D, the width of the matrix.
+    """
+
+    offsets: Int[Tensor, "B+1"]
+    columns: Int[Tensor, " nnz"]
+    values: Float[Tensor, " nnz"]
+    n_columns: int
+
+    @classmethod
+    def from_scipy(
+        cls,
+        matrix: scipy.sparse.csr_matrix,
+        *,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | str | None = None,
+    ) -> SparseRows:
+        """Copy a SciPy CSR matrix (B x D) to tensors of `dtype` on `device`."""
+        return cls(
+            torch.from_numpy(matrix.indptr.astype(np.int64)).to(device),
+            torch.from_numpy(matrix.indices.astype(np.int64)).to(device),
+            torch.from_numpy(matrix.data).to(device=device, dtype=dtype),
+            int(matrix.shape[1]),
+        )
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return len(self.offsets) - 1, self.n_columns
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.values.dtype
+
+    @property
+    def device(self) -> torch.device:
+        return self.values.device
+
+    def squared(self) -> SparseRows:
+        """The rows with every entry squared."""
+        return SparseRows(self.offsets, self.columns, self.values.square(), self.n_columns)
+
+    @cached_property
+    def transposed(self) -> SparseRows:
+        """The D x B transpose, in compressed-row form too."""
+        n_rows = len(self.offsets) - 1
+        order = torch.argsort(self.columns, stable=True)
+        rows = torch.repeat_interleave(torch.arange(n_rows, device=self.device), self.offsets.diff())
+        counts = torch.bincount(self.columns, minlength=self.n_columns)
+        offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+        return SparseRows(offsets, rows[order], self.values[order], n_rows)
+
+
+Inputs: TypeAlias = Tensor | SparseRows
+
+
+def _bag_product(x: SparseRows, weight: Float[Tensor, "D M"]) -> Float[Tensor, "B M"]:
+    return torch.nn.functional.embedding_bag(
+        x.columns, weight, x.offsets, mode="sum", per_sample_weights=x.values, include_last_offset=True
+    )
+
+
+class _SparseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
+        ctx.x = x
+        return _bag_product(x, weight.contiguous())
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        return _bag_product(ctx.x.transposed, grad.contiguous()), None
+
+
+def matmul(x: Inputs, weight: Float[Tensor, "D M"]) -> Float[Tensor, "B M"]:
+    """The product x @ weight, differentiable in `weight`, at a cost of nnz(x) M for sparse rows."""
+    if isinstance(x, SparseRows):
+        product: Tensor = _SparseProduct.apply(weight, x)
+        return product
+    return x @ weight
+
+
+def weighted_square_norms(x: Inputs, weights: Float[Tensor, " D"]) -> Float[Tensor, " B"]:
+    """sum_d weights_d x_d^2 of every row; `weights` of length one stands for D equal weights."""
+    if len(weights) == 1:
+        if isinstance(x, SparseRows):
+            ones = x.values.new_ones(x.n_columns, 1)
+            return _bag_product(x.squared(), ones).squeeze(-1) * weights
+        return x.square().sum(-1) * weights
+    squared = x.squared() if isinstance(x, SparseRows) else x.square()
+    return matmul(squared, weights.unsqueeze(-1)).squeeze(-1)
+
+
+def row_block(
+    matrix: scipy.sparse.csr_matrix | np.ndarray[Any, Any],
+    rows: slice | np.ndarray[Any, Any],
+    *,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Inputs:
+    """Some rows of a matrix held by SciPy or NumPy, as a minibatch."""
+    block = matrix[rows]
+    if scipy.sparse.issparse(block):
+        return SparseRows.from_scipy(block, dtype=dtype, device=device)
+    return torch.from_numpy(np.ascontiguousarray(block)).to(device=device, dtype=dtype)

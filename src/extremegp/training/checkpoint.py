@@ -1,0 +1,101 @@
+"""Everything that decides how training goes on, in one atomic file."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from extremegp.errors import ModelFormatError
+from extremegp.files import copy_state, read_tensors, write_tensors
+
+_FORMAT = "extremegp checkpoint 1"
+
+
+@dataclass
+class Progress:
+    """Where a run stands.
+
+    Attributes:
+        step: optimiser steps made.
+        total_steps: steps of the whole schedule.
+        bound_sum: sum of the ELBO estimates of the current epoch.
+        seconds: training time so far, all sessions together.
+        best_score: best validation score so far.
+        best_epoch: the epoch that had it.
+        history: one record per finished epoch.
+    """
+
+    step: int
+    total_steps: int
+    bound_sum: float = 0.0
+    seconds: float = 0.0
+    best_score: float | None = None
+    best_epoch: int = 0
+    history: list[dict[str, float]] = field(default_factory=list)
+
+
+def save_checkpoint(
+    path: str | Path,
+    *,
+    model: torch.nn.Module,
+    optimizer: torch.optim.Optimizer,
+    best: Mapping[str, Tensor],
+    progress: Progress,
+    fingerprint: str,
+) -> None:
+    """Write model, optimiser moments, best parameters so far and progress; `fingerprint` names data and settings."""
+    tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
+    tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
+    for index, moments in optimizer.state_dict()["state"].items():
+        tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
+    write_tensors(path, tensors, {"format": _FORMAT, "fingerprint": fingerprint, "progress": asdict(progress)})
+
+
+def load_checkpoint(
+    path: str | Path, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: str
+) -> tuple[Progress, dict[str, Tensor]]:
+    """Restore model and optimiser in place; give back the progress and the best parameters.
+
+    Raises:
+        ModelFormatError: the file is damaged, or was written by a run on other data or with other settings.
+    """
+    tensors, header = read_tensors(path)
+    if header.get("format") != _FORMAT:
+        raise ModelFormatError(f"{path}: not a checkpoint of this version")
+    if header.get("fingerprint") != fingerprint:
+        raise ModelFormatError(
+            f"{path}: this checkpoint was written with other data or settings; "
+            "repeat the original command, or start anew without resuming"
+        )
+    try:
+        progress = Progress(**header["progress"])
+    except (KeyError, TypeError) as error:
+        raise ModelFormatError(f"{path}: its progress record is damaged") from error
+    copy_state(model, _part(tensors, "model."), source=path)
+    _restore_moments(optimizer, _part(tensors, "optimizer."), path)
+    return progress, _part(tensors, "best.")
+
+
+def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
+    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
+
+
+def _restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Tensor], path: str | Path) -> None:
+    state: dict[int, dict[str, Any]] = {}
+    for name, tensor in tensors.items():
+        index, _, moment = name.partition(".")
+        if not index.isdecimal():
+            raise ModelFormatError(f"{path}: unexpected optimiser entry {name!r}")
+        state.setdefault(int(index), {})[moment] = tensor
+    parameters = [parameter for group in optimizer.param_groups for parameter in group["params"]]
+    for number, moments in state.items():
+        if number >= len(parameters) or moments.keys() != {"step", "exp_avg", "exp_avg_sq"}:
+            raise ModelFormatError(f"{path}: optimiser state {number} does not fit the model")
+        if any(moments[name].shape != parameters[number].shape for name in ("exp_avg", "exp_avg_sq")):
+            raise ModelFormatError(f"{path}: optimiser state {number} has the wrong shape")
+    optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -1,0 +1,243 @@
+"""Stochastic maximisation of the bound."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extremegp.errors import ExtremeGPError
+from extremegp.files import copy_state
+from extremegp.model import ELBO, VariationalModel
+from extremegp.sparse import SparseRows, row_block
+from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
+from extremegp.training.progress import Reporter
+from extremegp.training.schedule import batches_per_epoch, epoch_batches, one_cycle
+
+Matrix = scipy.sparse.csr_matrix | NDArray[Any]
+
+
+class TrainingDivergedError(ExtremeGPError):
+    """The bound or a covariance stopped being finite."""
+
+
+@dataclass(frozen=True)
+class TrainingSettings:
+    """How to maximise the bound.
+
+    Attributes:
+        epochs: passes over the rows; fewer where `time_budget` asks for it.
+        batch_size: B, rows per step.
+        learning_rate: peak of the one-cycle schedule of Adam.
+        kl_weight: weight of the KL term in the objective; 1 is the bound, less a cold posterior.
+        seed: decides the order of the rows.
+        patience: stop after so many epochs without a better validation score; None never stops early.
+        time_budget: seconds to plan for, or None.
+        checkpoint_seconds: seconds between checkpoints.
+    """
+
+    epochs: int
+    batch_size: int
+    learning_rate: float
+    kl_weight: float = 1.0
+    seed: int = 0
+    patience: int | None = None
+    time_budget: float | None = None
+    checkpoint_seconds: float = 20.0
+
+
+def train(
+    model: VariationalModel,
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    settings: TrainingSettings,
+    *,
+    reporter: Reporter,
+    validate: Callable[[], float] | None = None,
+    checkpoint: str | Path | None = None,
+    fingerprint: str = "",
+) -> list[dict[str, float]]:
+    """Train in place.
+
+    A run with a `checkpoint` that exists goes on from it, and ends at the same parameters as one never interrupted.
+
+    Args:
+        model: the model, on the device and in the dtype to train in.
+        x: inputs, N x D.
+        y: labels that are 1, N x K.
+        settings: how.
+        reporter: told of every step and epoch.
+        validate: score of the current parameters, higher is better; with it the best epoch's parameters are kept.
+        checkpoint: file to save progress to and to resume from.
+        fingerprint: identifies data and settings, so that a checkpoint of another run is refused.
+
+    Returns:
+        One record per epoch: epoch, elbo (full data, mean over the epoch's batches), kl, learning_rate, seconds and,
+        with `validate`, validation_P@1.
+
+    Raises:
+        TrainingInterrupted: on Ctrl-C, after the step and the checkpoint are complete.
+        TrainingDivergedError: the bound is no longer finite.
+        ModelFormatError: the checkpoint is damaged or belongs to another run.
+    """
+    return _Run(model, x, y, settings, reporter, validate, checkpoint, fingerprint).run()
+
+
+class _Run:
+    def __init__(
+        self,
+        model: VariationalModel,
+        x: Matrix,
+        y: scipy.sparse.csr_matrix,
+        settings: TrainingSettings,
+        reporter: Reporter,
+        validate: Callable[[], float] | None,
+        checkpoint: str | Path | None,
+        fingerprint: str,
+    ) -> None:
+        self.model, self.x, self.y, self.settings = model, x, y, settings
+        self.reporter, self.validate = reporter, validate
+        self.checkpoint, self.fingerprint = checkpoint, fingerprint
+        self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
+        self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, fused=True)
+        self.steps_per_epoch = batches_per_epoch(x.shape[0], settings.batch_size)
+        self.best: dict[str, Tensor] = {}
+        self.last_kl = math.nan
+
+    def run(self) -> list[dict[str, float]]:
+        if self.checkpoint is not None and Path(self.checkpoint).exists():
+            self.progress, self.best = load_checkpoint(
+                self.checkpoint, model=self.model, optimizer=self.optimizer, fingerprint=self.fingerprint
+            )
+        else:
+            self.progress = Progress(step=0, total_steps=self._planned_steps())
+        self.started = self.saved_at = time.monotonic()
+        self.seconds_before = self.progress.seconds
+        try:
+            with GracefulInterrupt() as interrupt:
+                self._epochs(interrupt)
+        finally:
+            self.reporter.close()
+        if self.best:
+            copy_state(self.model, self.best, source="best parameters")
+        return self.progress.history
+
+    def _planned_steps(self) -> int:
+        steps = self.settings.epochs * self.steps_per_epoch
+        if self.settings.time_budget is None:
+            return steps
+        # Some of the budget is left for validation and for a machine that slows down.
+        affordable = 0.85 * self.settings.time_budget / self._seconds_per_step()
+        return max(1, min(steps, int(affordable)))
+
+    def _seconds_per_step(self) -> float:
+        """Measured on gradients that are thrown away."""
+        batches = epoch_batches(self.x.shape[0], self.settings.batch_size, seed=self.settings.seed, epoch=0)
+        seconds = []
+        for rows in [batches[0], *batches[:4]]:
+            started = time.monotonic()
+            self._gradients(rows)
+            seconds.append(time.monotonic() - started)
+        self.optimizer.zero_grad(set_to_none=True)
+        return 1.2 * float(np.median(seconds[1:]))
+
+    def _epochs(self, interrupt: GracefulInterrupt) -> None:
+        progress = self.progress
+        while progress.step < progress.total_steps and not self._stopped():
+            epoch, first = divmod(progress.step, self.steps_per_epoch)
+            batches = epoch_batches(self.x.shape[0], self.settings.batch_size, seed=self.settings.seed, epoch=epoch)
+            for rows in batches[first:]:
+                self._step(rows)
+                if progress.step in ((epoch + 1) * self.steps_per_epoch, progress.total_steps) or self._out_of_time():
+                    self._end_epoch(epoch)
+                if interrupt.requested:
+                    self._save()
+                    raise TrainingInterrupted(None if self.checkpoint is None else str(self.checkpoint))
+                if time.monotonic() - self.saved_at > self.settings.checkpoint_seconds:
+                    self._save()
+                if progress.step == progress.total_steps or self._out_of_time():
+                    return
+
+    def _stopped(self) -> bool:
+        """Whether patience has run out."""
+        progress, patience = self.progress, self.settings.patience
+        return patience is not None and len(progress.history) - 1 - progress.best_epoch >= patience
+
+    def _out_of_time(self) -> bool:
+        budget = self.settings.time_budget
+        return budget is not None and self._seconds() > budget
+
+    def _seconds(self) -> float:
+        return self.seconds_before + time.monotonic() - self.started
+
+    def _gradients(self, rows: NDArray[np.int64]) -> ELBO:
+        like = self.parameters[0]
+        x = row_block(self.x, rows, dtype=like.dtype, device=like.device)
+        y = SparseRows.from_scipy(self.y[rows], dtype=like.dtype, device=like.device)
+        n_rows = self.x.shape[0]
+        elbo = self.model.elbo(x, y, n_rows=n_rows)
+        self.optimizer.zero_grad(set_to_none=True)
+        (-elbo.tempered(self.settings.kl_weight) / n_rows).backward()
+        return elbo
+
+    def _step(self, rows: NDArray[np.int64]) -> None:
+        progress = self.progress
+        rate = self.settings.learning_rate * one_cycle(progress.step / progress.total_steps)
+        for group in self.optimizer.param_groups:
+            group["lr"] = rate
+        elbo = self._gradients(rows)
+        bound = float(elbo.bound.detach())
+        if not math.isfinite(bound):
+            raise TrainingDivergedError(
+                f"the bound is {bound} at step {progress.step}: lower learning_rate "
+                f"(now {self.settings.learning_rate:g}), or scale the features"
+            )
+        self.optimizer.step()
+        self.model.latents.project()
+        self.last_kl = float(elbo.kl.detach())
+        progress.step += 1
+        progress.bound_sum += bound
+        self.reporter.step(progress.step, progress.total_steps, bound / self.x.shape[0])
+
+    def _end_epoch(self, epoch: int) -> None:
+        progress = self.progress
+        steps = progress.step - epoch * self.steps_per_epoch
+        record = {
+            "epoch": epoch + 1.0,
+            "elbo": progress.bound_sum / steps,
+            "kl": self.last_kl,
+            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "seconds": self._seconds(),
+        }
+        progress.bound_sum = 0.0
+        if self.validate is not None:
+            record["validation_P@1"] = score = self.validate()
+            if progress.best_score is None or score > progress.best_score:
+                progress.best_score, progress.best_epoch = score, epoch
+                self.best = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+        progress.history.append(record)
+        self.reporter.epoch(record)
+
+    def _save(self) -> None:
+        if self.checkpoint is None:
+            return
+        self.progress.seconds = self._seconds()
+        save_checkpoint(
+            self.checkpoint,
+            model=self.model,
+            optimizer=self.optimizer,
+            best=self.best,
+            progress=self.progress,
+            fingerprint=self.fingerprint,
+        )
+        self.saved_at = time.monotonic()

@@ -1,0 +1,93 @@
+"""What a person sees while a model trains."""
+
+from __future__ import annotations
+
+import math
+import sys
+import time
+from typing import Protocol, TextIO
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+
+
+class Reporter(Protocol):
+    """Told how training goes on."""
+
+    def step(self, step: int, total_steps: int, elbo: float) -> None:
+        """After every optimiser step; `elbo` is per row."""
+
+    def epoch(self, record: dict[str, float]) -> None:
+        """After every epoch: epoch, elbo, kl, learning_rate, seconds and, where there is one, validation_P@1."""
+
+    def close(self) -> None:
+        """At the end, however training ended."""
+
+
+class NoReporter:
+    """Silence."""
+
+    def step(self, step: int, total_steps: int, elbo: float) -> None: ...
+
+    def epoch(self, record: dict[str, float]) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class ProgressReporter:
+    """A progress bar on a terminal, or a line every `interval` seconds elsewhere; nothing before `patience` seconds.
+
+    Args:
+        stream: where to write; standard error by default.
+        patience: seconds to stay silent at first, so that short runs print nothing.
+        interval: seconds between lines where there is no terminal.
+    """
+
+    def __init__(self, stream: TextIO | None = None, *, patience: float = 2.0, interval: float = 10.0) -> None:
+        self._console = Console(file=stream or sys.stderr)
+        self._start = self._last_line = time.monotonic()
+        self._patience, self._interval = patience, interval
+        self._bar: Progress | None = None
+        self._smooth_elbo = math.nan
+        self._validation = ""
+
+    def step(self, step: int, total_steps: int, elbo: float) -> None:
+        self._smooth_elbo = elbo if math.isnan(self._smooth_elbo) else 0.95 * self._smooth_elbo + 0.05 * elbo
+        now = time.monotonic()
+        if now - self._start < self._patience:
+            return
+        if self._console.is_terminal:
+            self._show_bar(step, total_steps)
+        elif now - self._last_line >= self._interval:
+            self._last_line = now
+            left = (now - self._start) / step * (total_steps - step)
+            self._console.print(
+                f"training {100 * step / total_steps:3.0f} %  ELBO/row {self._smooth_elbo:.3f}{self._validation}"
+                f"  {left:.0f} s left",
+                highlight=False,
+            )
+
+    def _show_bar(self, step: int, total_steps: int) -> None:
+        if self._bar is None:
+            self._bar = Progress(
+                TextColumn("training"),
+                BarColumn(),
+                TaskProgressColumn(),
+                TextColumn("ELBO/row {task.fields[elbo]:.3f}{task.fields[validation]}"),
+                TimeElapsedColumn(),
+                TimeRemainingColumn(),
+                console=self._console,
+                transient=True,
+            )
+            self._bar.add_task("training", total=total_steps, elbo=self._smooth_elbo, validation="")
+            self._bar.start()
+        task = self._bar.task_ids[0]
+        self._bar.update(task, completed=step, total=total_steps, elbo=self._smooth_elbo, validation=self._validation)
+
+    def epoch(self, record: dict[str, float]) -> None:
+        if "validation_P@1" in record:
+            self._validation = f"  validation P@1 {100 * record['validation_P@1']:.2f}"
+
+    def close(self) -> None:
+        if self._bar is not None:
+            self._bar.stop()

@@ -1,0 +1,21 @@
+"""Fixtures and settings that all tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+
+# A loaded machine must not fail a property test, and a failure must come back on the next run.
+settings.register_profile("extremegp", deadline=None, derandomize=True)
+settings.load_profile("extremegp")
+
+
+@pytest.fixture(scope="session")
+def shared_data(pytestconfig: pytest.Config) -> Path:
+    """The folder of real datasets kept beside the repository; a test that asks for it is skipped where it is absent."""
+    folder = pytestconfig.rootpath.parent / "shared" / "data"
+    if not folder.is_dir():
+        pytest.skip(f"needs the real datasets, and there is no folder {folder}")
+    return folder
