@@ -1,7 +1,31 @@
 """Variational Gaussian processes for classification at extreme scale."""
 
-from extremegp import datasets
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
 from extremegp.__about__ import __version__
-from extremegp.estimators import MultiLabelGPClassifier, load
+
+if TYPE_CHECKING:
+    from extremegp import datasets
+    from extremegp.estimators import MultiLabelGPClassifier, load
 
 __all__ = ["MultiLabelGPClassifier", "__version__", "datasets", "load"]
+
+# Public names and their homes, imported at first use: the command line answers `--help` without loading PyTorch.
+_HOMES = {"MultiLabelGPClassifier": "extremegp.estimators", "load": "extremegp.estimators"}
+
+
+def __getattr__(name: str) -> Any:
+    if name == "datasets":
+        return importlib.import_module("extremegp.datasets")
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(globals().keys() | set(__all__))

@@ -43,15 +43,15 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             header = json.loads((opened.metadata() or {})["json"])
             # A clone lives in memory of torch's own alignment, on which bit-identical arithmetic depends.
             tensors = {name: opened.get_tensor(name).clone() for name in opened.keys()}  # noqa: SIM118
-    except (safetensors.SafetensorError, KeyError, ValueError, OSError) as error:
+    except (safetensors.SafetensorError, KeyError, ValueError, OSError, RecursionError) as error:
         raise ModelFormatError(f"{path}: not a readable tensor file ({error})") from error
     if not isinstance(header, dict):
         raise ModelFormatError(f"{path}: its header is not a JSON object")
     return tensors, header
 
 
-def copy_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, source: str | Path) -> None:
-    """Load tensors into a module in place, checking names, shapes, dtypes and finiteness first.
+def check_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, source: str | Path) -> None:
+    """Check that tensors have the names, shapes and dtypes of a module's, and are finite.
 
     Raises:
         ModelFormatError: `tensors` are not those of such a module.
@@ -69,4 +69,13 @@ def copy_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, source
             )
         if not torch.isfinite(tensor).all():
             raise ModelFormatError(f"{source}: tensor {name!r} holds NaN or infinity")
-    module.load_state_dict(dict(tensors), assign=any(parameter.is_meta for parameter in state.values()))
+
+
+def copy_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, source: str | Path) -> None:
+    """Load tensors into a module in place, after `check_state`.
+
+    Raises:
+        ModelFormatError: `tensors` are not those of such a module.
+    """
+    check_state(module, tensors, source=source)
+    module.load_state_dict(dict(tensors), assign=any(parameter.is_meta for parameter in module.parameters()))

@@ -21,7 +21,8 @@ class FreeInducingInputs(nn.Module):
         # The transpose is stored, so that X Z' gathers contiguous rows for every stored feature of X.
         self.transposed = nn.Parameter(start.T.contiguous(), requires_grad=learn)
         self.normalise = normalise
-        self.project()
+        if not start.is_meta:  # There are no values to scale, and on meta tensors a norm imports PyTorch's compiler.
+            self.project()
 
     def __len__(self) -> int:
         return self.transposed.shape[1]

@@ -27,9 +27,8 @@ def write_model(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[
         DataError: the folder cannot be written, or is something other than a saved model.
     """
     folder = Path(folder)
-    if folder.exists() and not _replaceable(folder):
-        raise DataError("exists and is not a saved model; choose another folder", path=folder)
     try:
+        _check_replaceable(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
     except OSError as error:
@@ -42,7 +41,12 @@ def write_model(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[
         (new / _CONFIG).write_text(json.dumps(checked, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
         if folder.exists():
             folder.rename(old)
-        new.rename(folder)
+        try:
+            new.rename(folder)
+        except OSError:
+            if old.exists():
+                old.rename(folder)
+            raise
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror}", path=folder) from error
     finally:
@@ -56,9 +60,8 @@ def check_writable(folder: str | Path) -> None:
         DataError: as `write_model` would.
     """
     folder = Path(folder)
-    if folder.exists() and not _replaceable(folder):
-        raise DataError("exists and is not a saved model; choose another folder", path=folder)
     try:
+        _check_replaceable(folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)).rmdir()
     except OSError as error:
@@ -96,11 +99,13 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, tensors
 
 
-def _replaceable(folder: Path) -> bool:
-    if folder.is_symlink() or not folder.is_dir():
-        return False
-    names = {entry.name for entry in folder.iterdir()}
-    return not names or names == {_CONFIG, _TENSORS}
+def _check_replaceable(folder: Path) -> None:
+    if not folder.is_symlink():
+        if not folder.exists():
+            return
+        if folder.is_dir() and {entry.name for entry in folder.iterdir()} in (set(), {_CONFIG, _TENSORS}):
+            return
+    raise DataError("exists and is not a saved model; choose another folder", path=folder)
 
 
 def _digest(path: Path) -> str:

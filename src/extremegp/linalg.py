@@ -8,6 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from extremegp.errors import ExtremeGPError
+
 MAX_RELATIVE_JITTER = 1e-3
 
 
@@ -15,7 +17,7 @@ class JitterWarning(UserWarning):
     """A covariance matrix needed more jitter than asked for to be factorised."""
 
 
-class NotPositiveDefiniteError(ArithmeticError):
+class NotPositiveDefiniteError(ExtremeGPError, ArithmeticError):
     """A covariance matrix that no allowed jitter makes positive definite."""
 
 

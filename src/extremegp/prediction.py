@@ -56,6 +56,14 @@ class Predictor:
                 utilities = self._model.mixing.utilities(latents)
                 yield rows, self._model.likelihood.probabilities(utilities).cpu().numpy()
 
+    def mean_utilities_and_probabilities(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+        """What labels are ranked by and how likely they are, from one pass, with the rows they belong to."""
+        for rows, latents in self.latents(x):
+            with torch.no_grad():
+                utilities = self._model.mixing.utilities(latents)
+                probabilities = self._model.likelihood.probabilities(utilities)
+            yield rows, utilities.mean.cpu().numpy(), probabilities.cpu().numpy()
+
 
 def stack(blocks: Iterator[tuple[slice, NDArray[Any]]], n_rows: int, n_columns: int) -> NDArray[np.float32]:
     """All blocks as one array: only for callers who asked for the dense N x K."""

@@ -30,6 +30,7 @@ __all__ = [
     "read_jsonl",
     "read_svmlight",
     "read_xc",
+    "recognise_format",
     "write_jsonl",
     "write_xc",
 ]
@@ -68,7 +69,7 @@ def read_dataset(
     if format not in ("auto", "xc", "svmlight", "jsonl"):
         raise SettingsError(f"format must be 'auto' or one of {_FORMATS}, not {format!r}")
     if format == "auto":
-        format = _recognise(path)
+        format = recognise_format(path)
     if format == "jsonl":
         return read_jsonl(path)
     if format == "xc":
@@ -76,7 +77,12 @@ def read_dataset(
     return read_svmlight(path, n_features=n_features, n_labels=n_labels, zero_based=zero_based)
 
 
-def _recognise(path: str | Path) -> Literal["xc", "svmlight", "jsonl"]:
+def recognise_format(path: str | Path) -> Literal["xc", "svmlight", "jsonl"]:
+    """The format that `read_dataset` takes a file for, by its suffix or first line.
+
+    Raises:
+        DataError: the file cannot be read, or its format is not recognised.
+    """
     if base_suffix(path) in (".jsonl", ".ndjson"):
         return "jsonl"
     # A few first lines are enough, and are read without the rest.

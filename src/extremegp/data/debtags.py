@@ -39,19 +39,17 @@ def load_debtags(split: None = None) -> tuple[DebtagsDataset, DebtagsDataset]: .
 def load_debtags(
     split: Literal["train", "test"] | None = None,
 ) -> DebtagsDataset | tuple[DebtagsDataset, DebtagsDataset]:
-    r"""Load the debtags dataset (multi-label text); needs no network.
+    """Load the debtags dataset (multi-label text); needs no network.
 
     Each row is a package of Debian 12. Its labels are the debtags that volunteers gave it (``role::program``,
     ``works-with::image``, ...) and its archive section (``section::graphics``). Packages that look like relatives, by
     name or by wording, are on the same side of the split.
 
-    ================  =======  ======
-    \                 train    test
-    ================  =======  ======
-    rows              6616     1910
-    labels            423      413
-    labels per row    8.28     8.31
-    ================  =======  ======
+    | | train | test |
+    |---|---|---|
+    | rows | 6616 | 1910 |
+    | labels | 423 | 413 |
+    | labels per row | 8.28 | 8.31 |
 
     Source: the package index of Debian 12 "bookworm", component main. Licence: each description is part of its package
     and under that package's free licence; ``data/bundled/README.md`` has the details.

@@ -222,7 +222,7 @@ def make_features(kind: FeatureKind, *, min_df: int = 2, max_features: int | Non
     """
     if kind == "text":
         return TextFeatures(min_df, max_features)
-    if kind not in _KINDS:
+    if kind not in tuple(_KINDS):
         raise SettingsError(f"features must be one of {', '.join(_KINDS)}, not {kind!r}")
     return _KINDS[kind]()
 

@@ -151,14 +151,16 @@ def encode_targets(Y: Any) -> tuple[FloatCSR, LabelSpace | None]:
 
 def _one_label_each() -> str:
     return (
-        "Y has one value per row: that is a multi-class target, so use MultiClassGPClassifier; for multi-label "
-        "targets pass an indicator matrix (rows x labels) or a list of label lists such as [['a', 'b'], []]"
+        "Unknown label type: Y has one value per row: that is a multi-class target, so use MultiClassGPClassifier; for "
+        "multi-label targets pass an indicator matrix (rows x labels) or a list of label lists such as [['a', 'b'], []]"
     )
 
 
 def _indicator(Y: Any) -> FloatCSR:
     if Y.dtype.kind not in "biuf":
-        raise DataError(f"Y has dtype {Y.dtype}; an indicator has 0 and 1 as bool, integer or float numbers")
+        raise DataError(
+            f"Unknown label type: Y has dtype {Y.dtype}; an indicator has 0 and 1 as bool, integer or float numbers"
+        )
     if Y.ndim != 2 or min(Y.shape) < 1:
         raise DataError(f"Y must have at least one row and one label column; its shape is {Y.shape}")
     matrix = csr_matrix(Y, copy=True)

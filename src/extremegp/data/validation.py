@@ -46,7 +46,8 @@ def check_inputs(
             # A hand-made matrix may point outside its own columns; nothing below would notice.
             checked.check_format(full_check=True)
     except ValueError as error:
-        raise DataError(str(error)) from error
+        # scikit-learn's message for one dimension prints the array, over several lines.
+        raise DataError(" ".join(str(error).split())) from error
     if checked.dtype.kind not in "biuf":
         raise DataError(f"{name} has dtype {checked.dtype}; pass bool, integer or float numbers")
     if n_features is not None and checked.shape[1] != n_features:

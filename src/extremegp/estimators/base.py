@@ -65,9 +65,10 @@ class GPEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         feature_config, feature_arrays = self.features_.to_state()
         params = {
-            name: value
+            # NumPy's numbers, as from a grid, to Python's.
+            name: value.item() if isinstance(value, np.generic) else value
             for name, value in self.get_params(deep=False).items()
-            if name not in _UNSAVED and isinstance(value, (str, int, float, type(None)))
+            if name not in _UNSAVED and isinstance(value, (str, int, float, np.generic, type(None)))
         }
         config = {
             "estimator": type(self).__name__,
@@ -91,7 +92,12 @@ class GPEstimator(BaseEstimator):
         estimator = cls(**_known_params(cls, config.get("params"), folder))
         settings = _settings(config.get("settings"), folder)
         model = _model(settings, tensors, folder)
-        arrays = {name: tensor.numpy() for name, tensor in _part(tensors, "features.").items()}
+        try:
+            arrays = {name: tensor.numpy() for name, tensor in _part(tensors, "features.").items()}
+        except TypeError as error:
+            raise ModelFormatError(
+                f"{folder}: an array of the features step has a type of its own ({error})"
+            ) from error
         features = Features.from_state(config.get("features"), arrays)
         label_counts = tensors.get("label_counts")
         n_rows, labels, history = config.get("n_rows"), config.get("labels"), config.get("history")
@@ -99,7 +105,9 @@ class GPEstimator(BaseEstimator):
             raise ModelFormatError(f"{folder}: the label counts do not fit {settings.n_labels} labels")
         if (
             not isinstance(n_rows, int)
+            or not 1 <= n_rows < 2**63
             or not isinstance(history, list)
+            or not all(map(_is_record, history))
             or features.n_features_in != settings.n_features
         ):
             raise ModelFormatError(f"{folder}: the configuration contradicts itself")
@@ -143,18 +151,25 @@ def _settings(values: Any, folder: str | Path) -> ModelSettings:
 
 def _model(settings: ModelSettings, tensors: dict[str, torch.Tensor], folder: str | Path) -> VariationalModel:
     state = _part(tensors, "model.")
-    sizes = sum(tensor.numel() for tensor in state.values())
-    m, p, d = settings.n_inducing, settings.n_latent, settings.n_features
-    if min(m * d, p * settings.n_labels) > sizes or math.prod((m, p, d, settings.n_labels)) > sizes**4:
-        raise ModelFormatError(f"{folder}: the tensors are too small for the sizes in the configuration")
     dtypes = {tensor.dtype for tensor in state.values()}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
         raise ModelFormatError(f"{folder}: the model's tensors are not all float32 or all float64")
     # Sizes in the configuration are only believed once the tensors have them: no memory is taken before.
-    with torch.device("meta"):
-        model = settings.build().to(dtypes.pop())
+    try:
+        with torch.device("meta"):
+            model = settings.build().to(dtypes.pop())
+    except RuntimeError as error:
+        raise ModelFormatError(f"{folder}: the sizes in the configuration are beyond any tensor's") from error
     copy_state(model, state, source=folder)
     return model.requires_grad_(False)
+
+
+def _is_record(record: Any) -> bool:
+    return (
+        isinstance(record, dict)
+        and {"epoch", "elbo", "seconds"} <= record.keys()
+        and all(isinstance(value, (int, float)) and math.isfinite(value) for value in record.values())
+    )
 
 
 def _label_space(labels: Any, n_labels: int, folder: str | Path) -> LabelSpace | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -54,6 +55,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         patience: with validation, stop after so many epochs without a better P@1; None runs all epochs.
         time_budget: seconds of training to plan for; None for no limit.
         checkpoint: file to save progress to. If it exists, training resumes from it; it is removed at the end.
+        checkpoint_seconds: seconds between two savings of progress.
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
         dtype: "float32" or "float64"; covariances are factorised in float64 always.
         device: where to compute, as PyTorch names it.
@@ -99,6 +101,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         patience: int | None = None,
         time_budget: float | None = None,
         checkpoint: str | Path | None = None,
+        checkpoint_seconds: float = 20.0,
         relative_jitter: float = 1e-6,
         dtype: Literal["float32", "float64"] = "float32",
         device: str = "cpu",
@@ -121,19 +124,28 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         self.patience = patience
         self.time_budget = time_budget
         self.checkpoint = checkpoint
+        self.checkpoint_seconds = checkpoint_seconds
         self.relative_jitter = relative_jitter
         self.dtype = dtype
         self.device = device
         self.random_state = random_state
         self.verbose = verbose
 
-    def fit(self, X: Any, Y: Any, *, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        Y: Any,
+        *,
+        validation: tuple[Any, Any] | None = None,
+        label_names: Sequence[str | int] | None = None,
+    ) -> Self:
         """Train the model.
 
         Args:
             X: inputs, N x D, CSR or dense; with features="text" a list of N strings.
             Y: labels: an N x K indicator (sparse or array), or N lists of label names.
             validation: (X, Y) to choose the best epoch on, instead of `validation_fraction`.
+            label_names: names of the K columns where Y is an indicator; by default their numbers.
 
         Returns:
             The estimator itself.
@@ -144,11 +156,14 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
         """
+        if Y is None:
+            raise DataError("MultiLabelGPClassifier requires y to be passed, but the target y is None")
         params = self.get_params(deep=False)
         features = make_features(self.features).fit(X)
         x: FloatMatrix = features.transform(X)
         y, space = encode_targets(Y)
         _check_lengths(x, y)
+        named = space if label_names is None else _named_columns(label_names, y, space)
         if not y.nnz:
             raise DataError("no row has any label: Y holds no positive entry")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -182,7 +197,9 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             reporter=ProgressReporter() if self.verbose else NoReporter(),
             validate=None if held_out is None else lambda: _validation_score(model, *held_out),
             checkpoint=self.checkpoint,
-            fingerprint=_fingerprint(x, y, {**asdict(settings), **asdict(training), "dtype": self.dtype}),
+            fingerprint=_fingerprint(
+                [x, y, *(held_out or ())], {**asdict(settings), **asdict(training), "dtype": self.dtype}
+            ),
         )
         if self.checkpoint is not None:
             Path(self.checkpoint).unlink(missing_ok=True)
@@ -190,7 +207,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             model.requires_grad_(False),
             settings=settings,
             features=features,
-            space=space,
+            space=named,
             target_kind="lists" if space is not None else "sparse" if scipy.sparse.issparse(Y) else "dense",
             history=history,
             label_counts=label_counts,
@@ -235,7 +252,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         predictor, x = self._predictor(X)
         blocks = [scipy.sparse.csr_matrix(block >= 0.5, dtype=np.int64) for _, block in predictor.probabilities(x)]
         indicator = scipy.sparse.vstack(blocks, format="csr")
-        if self.label_space_ is not None:
+        if self.label_space_ is not None and self.target_kind_ == "lists":
             return self.label_space_.decode(indicator)
         return indicator.toarray() if self.target_kind_ == "dense" else indicator
 
@@ -346,10 +363,19 @@ def _validation_score(model: VariationalModel, x: FloatMatrix, y: FloatCSR) -> f
     return float(precision_at_k(y, TopK.concatenate(best), (1,))[0])
 
 
-def _fingerprint(x: FloatMatrix, y: FloatCSR, settings: dict[str, Any]) -> str:
-    """Equal for runs on equal data with equal settings."""
+def _named_columns(names: Sequence[str | int], y: FloatCSR, space: LabelSpace | None) -> LabelSpace:
+    if space is not None:
+        raise DataError("Y holds label names already; leave out label_names")
+    if len(names) != y.shape[1]:
+        raise DataError(f"there are {len(names)} label names for the {y.shape[1]} columns of Y")
+    return LabelSpace(names)
+
+
+def _fingerprint(matrices: Iterable[FloatMatrix], settings: dict[str, Any]) -> str:
+    """Equal for runs on equal data with equal settings; how often progress is saved makes no difference."""
+    settings = {name: value for name, value in settings.items() if name != "checkpoint_seconds"}
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
-    for matrix in (x, y):
+    for matrix in matrices:
         arrays = (matrix.indptr, matrix.indices, matrix.data) if scipy.sparse.issparse(matrix) else (matrix,)
         for array in arrays:
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)

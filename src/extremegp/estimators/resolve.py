@@ -28,6 +28,7 @@ def number(
         and not isinstance(value, bool)
         and (low < value if open_low else low <= value)
         and value <= high
+        and value != math.inf
     )
     if not in_range:
         what = "an integer" if integer else "a number"
@@ -70,7 +71,7 @@ def model_settings(params: dict[str, Any], *, n_rows: int, n_features: int, n_la
             linear_term=linear_term,
             learn_inducing=params["learn_inducing"],
             normalise_inducing=normalise,
-            relative_jitter=params["relative_jitter"],
+            relative_jitter=number("relative_jitter", params["relative_jitter"], low=0, high=1e-3),
         )
     )
 
@@ -119,4 +120,5 @@ def training_settings(params: dict[str, Any], *, n_rows: int, seed: int) -> Trai
         seed=seed,
         patience=None if patience is None else number("patience", patience, low=1, integer=True),
         time_budget=None if budget is None else number("time_budget", budget, low=0, open_low=True),
+        checkpoint_seconds=number("checkpoint_seconds", params["checkpoint_seconds"], low=0),
     )

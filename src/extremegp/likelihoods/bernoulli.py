@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from extremegp.latents.base import Marginals
 from extremegp.likelihoods.expectations import expected_sigmoid, softplus_moments
@@ -46,6 +47,7 @@ class _SoftplusOverLabels(torch.autograd.Function):
         return total.to(mean.dtype)
 
     @staticmethod
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
         return tuple(saved * grad for saved in ctx.saved_tensors)
 
@@ -54,7 +56,7 @@ class BernoulliLabels(nn.Module):
     """y_k = 1 with probability sigma(f_k), independently for every label given the utilities."""
 
     def expected_log_prob(self, latents: Marginals, mixing: FactorMixing, y: SparseRows) -> Float[Tensor, ""]:
-        """sum_ik E_q[log p(y_ik | f_ik)] = sum_ik y_ik E f_ik - sum_ik E softplus(f_ik), over the batch and all K labels.
+        """sum_ik E_q[log p(y_ik | f_ik)] = sum_ik y_ik E f_ik - sum_ik E softplus(f_ik), over the batch and K labels.
 
         Args:
             latents: marginals of the P latent functions at the B inputs.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from extremegp.errors import ModelFormatError
-from extremegp.files import copy_state, read_tensors, write_tensors
+from extremegp.files import check_state, copy_state, read_tensors, write_tensors
 
 _FORMAT = "extremegp checkpoint 1"
 
@@ -72,13 +72,28 @@ def load_checkpoint(
             f"{path}: this checkpoint was written with other data or settings; "
             "repeat the original command, or start anew without resuming"
         )
-    try:
-        progress = Progress(**header["progress"])
-    except (KeyError, TypeError) as error:
-        raise ModelFormatError(f"{path}: its progress record is damaged") from error
+    progress = _progress(header.get("progress"), path)
+    best = _part(tensors, "best.")
+    if best:
+        check_state(model, best, source=path)
     copy_state(model, _part(tensors, "model."), source=path)
     _restore_moments(optimizer, _part(tensors, "optimizer."), path)
-    return progress, _part(tensors, "best.")
+    return progress, best
+
+
+def _progress(record: Any, path: str | Path) -> Progress:
+    sound = (
+        isinstance(record, dict)
+        and record.keys() == {entry.name for entry in fields(Progress)}
+        and all(isinstance(record[name], int) for name in ("step", "total_steps", "best_epoch"))
+        and all(isinstance(record[name], (int, float)) for name in ("bound_sum", "seconds"))
+        and isinstance(record["best_score"], (int, float, type(None)))
+        and isinstance(record["history"], list)
+        and 0 <= record["step"] <= record["total_steps"]
+    )
+    if not sound:
+        raise ModelFormatError(f"{path}: its progress record is damaged")
+    return Progress(**record)
 
 
 def _part(tensors: Mapping[str, Tensor], prefix: str) -> dict[str, Tensor]:
@@ -98,4 +113,6 @@ def _restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
             raise ModelFormatError(f"{path}: optimiser state {number} does not fit the model")
         if any(moments[name].shape != parameters[number].shape for name in ("exp_avg", "exp_avg_sq")):
             raise ModelFormatError(f"{path}: optimiser state {number} has the wrong shape")
+        if not all(torch.isfinite(tensor).all() for tensor in moments.values()):
+            raise ModelFormatError(f"{path}: optimiser state {number} holds NaN or infinity")
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

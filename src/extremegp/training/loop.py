@@ -17,6 +17,7 @@ from torch import Tensor
 
 from extremegp.errors import ExtremeGPError
 from extremegp.files import copy_state
+from extremegp.linalg import NotPositiveDefiniteError
 from extremegp.model import ELBO, VariationalModel
 from extremegp.sparse import SparseRows, row_block
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -185,7 +186,10 @@ class _Run:
         x = row_block(self.x, rows, dtype=like.dtype, device=like.device)
         y = SparseRows.from_scipy(self.y[rows], dtype=like.dtype, device=like.device)
         n_rows = self.x.shape[0]
-        elbo = self.model.elbo(x, y, n_rows=n_rows)
+        try:
+            elbo = self.model.elbo(x, y, n_rows=n_rows)
+        except NotPositiveDefiniteError as error:
+            raise TrainingDivergedError(str(error)) from error
         self.optimizer.zero_grad(set_to_none=True)
         (-elbo.tempered(self.settings.kl_weight) / n_rows).backward()
         return elbo

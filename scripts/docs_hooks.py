@@ -1,0 +1,50 @@
+"""Hooks of the documentation build: formulas become MathML, and the reference of the commands comes from the program.
+
+Browsers show MathML by themselves, so the pages need no network and no script.
+"""
+
+from __future__ import annotations
+
+import html
+import re
+import subprocess
+import sys
+from typing import Any
+
+from latex2mathml.converter import convert
+from mkdocs.exceptions import PluginError
+
+_COMMANDS = "<!-- commands -->"
+_FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+# Typer leaves two blank lines before what the program shows line by line.
+_VERBATIM = re.compile(r"\n\n\n((?:[^\n]+\n)+)")
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Put the commands and their options in place of a marker."""
+    return markdown.replace(_COMMANDS, command_reference()) if _COMMANDS in markdown else markdown
+
+
+def on_page_content(content: str, page: Any, **_: Any) -> str:
+    """Turn formulas, as pymdownx.arithmatex leaves them, to MathML."""
+    return _FORMULA.sub(lambda formula: mathml(formula[2], formula[1] == "div", page.file.src_uri), content)
+
+
+def command_reference() -> str:
+    """Every command with its options as Markdown, headings from the second level down."""
+    command = [sys.executable, "-m", "typer", "extremegp.cli", "utils", "docs", "--name", "extremegp"]
+    text = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    text = text.replace("# `extremegp`\n", "## `extremegp`\n", 1)
+    return _VERBATIM.sub(lambda block: f"\n\n```text\n{html.unescape(block[1])}```\n", text)
+
+
+def mathml(formula: str, display: bool, where: str) -> str:
+    """A LaTeX formula as MathML.
+
+    Raises:
+        PluginError: the formula has a command that the converter does not know.
+    """
+    converted = convert(html.unescape(formula).strip(), display="block" if display else "inline")
+    if "\\" in converted or "<mi>&</mi>" in converted:
+        raise PluginError(f"{where}: cannot be shown as MathML: {formula.strip()}")
+    return converted

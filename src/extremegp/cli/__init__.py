@@ -1,0 +1,67 @@
+"""The command line: `extremegp train`, `predict`, `evaluate`, `info`, `presets` and `demo`.
+
+Commands import what computes only when they run, so that `--help` answers at once.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from extremegp.__about__ import __version__
+from extremegp.cli.app import OneLineErrors
+from extremegp.cli.demo import demo
+from extremegp.cli.evaluate import evaluate
+from extremegp.cli.info import info
+from extremegp.cli.predict import predict
+from extremegp.cli.presets import presets
+from extremegp.cli.train import train
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    cls=OneLineErrors,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (demo, train, predict, evaluate, info, presets):
+    app.command()(_command)
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"extremegp {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Gaussian processes for classification with very many labels.
+
+    Start with `extremegp demo`, which trains on real data that come with the
+    library in less than a minute. Then train a model on a file of your own, see
+    how good it is, and predict:
+
+    \b
+      extremegp train train.txt --out model
+      extremegp evaluate model test.txt
+      extremegp predict model new.txt --out labels.jsonl
+
+    Exit codes: 0 done; 1 a bug; 2 bad input or usage, with one line on standard
+    error that says what to do; 130 interrupted.
+    """
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Run the command line on `sys.argv`."""
+    app(prog_name="extremegp")

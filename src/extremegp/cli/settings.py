@@ -1,0 +1,75 @@
+"""`--set key=value`: parameters of the estimator as text, read by their types."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from extremegp.cli.common import one_of
+from extremegp.errors import SettingsError
+
+_OWNED = {"checkpoint": "it is always MODEL.checkpoint", "verbose": "use --quiet"}
+
+
+def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
+    """Constructor arguments of `MultiLabelGPClassifier` from "key=value" texts.
+
+    Raises:
+        SettingsError: no "=", an unknown key (suggests the nearest), or a value that is not of the key's type.
+    """
+    pairs = list(pairs)
+    if not pairs:
+        return {}
+    from extremegp.estimators import MultiLabelGPClassifier
+
+    hints = get_type_hints(MultiLabelGPClassifier.__init__)
+    known = [name for name in inspect.signature(MultiLabelGPClassifier).parameters if name not in _OWNED]
+    parsed: dict[str, Any] = {}
+    for pair in pairs:
+        key, equals, text = (part.strip() for part in pair.partition("="))
+        if not equals:
+            raise SettingsError(f"--set takes key=value, such as n_inducing=600; it is {pair!r}")
+        if key in _OWNED:
+            raise SettingsError(f"--set cannot set {key}: {_OWNED[key]}")
+        one_of("--set: the parameter", key, known)
+        parsed[key] = _value(key, text, hints[key])
+    return parsed
+
+
+def _value(key: str, text: str, hint: Any) -> Any:
+    types = [hint] if get_origin(hint) is Literal or isinstance(hint, type) else list(get_args(hint))
+    for candidate in types:
+        try:
+            return _READERS[candidate](text) if candidate in _READERS else _literal(text, candidate)
+        except ValueError:
+            continue
+    wanted = " or ".join(filter(None, map(_described, types)))
+    raise SettingsError(f"--set: {key} must be {wanted}; it is {text!r}")
+
+
+def _truth(text: str) -> bool:
+    values = {"true": True, "false": False}
+    if text.lower() not in values:
+        raise ValueError
+    return values[text.lower()]
+
+
+def _none(text: str) -> None:
+    if text.lower() != "none":
+        raise ValueError
+
+
+def _literal(text: str, hint: Any) -> str:
+    if text not in get_args(hint):
+        raise ValueError
+    return text
+
+
+_READERS: dict[Any, Any] = {bool: _truth, int: int, float: float, str: str, type(None): _none}
+
+
+def _described(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return {bool: "true or false", int: "an integer", float: "a number", type(None): "none"}.get(hint, "")

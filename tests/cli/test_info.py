@@ -1,0 +1,143 @@
+"""`extremegp info`, `presets` and `demo`."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tests.cli.conftest import N_FEATURES, N_LABELS, Run
+
+import extremegp
+from extremegp import datasets
+from extremegp.building import KERNEL_NAMES, POSTERIOR_NAMES
+from extremegp.data import read_xc
+from extremegp.data.debtags import DebtagsDataset
+from extremegp.presets import PRESETS
+
+
+def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
+    result = json.loads(run("info", model, "--json", "-").stdout)
+    counts = np.asarray(read_xc(files / "train.txt").Y.sum(axis=0)).ravel()
+    assert (result["version"], result["format_version"]) == (extremegp.__version__, 1)
+    assert (result["settings"]["n_features"], result["settings"]["n_labels"]) == (N_FEATURES, N_LABELS)
+    assert result["frequent_labels"][0]["rows"] == counts.max()
+    assert (result["training"]["rows"], result["training"]["epochs"]) == (60, 40)
+    assert result["training"]["elbo_last"] > result["training"]["elbo_first"]
+    assert result["bytes"]["tensors.safetensors"] == (model / "tensors.safetensors").stat().st_size
+
+
+def test_info_is_a_table(model: Path, run: Run) -> None:
+    shown = run("info", model).stdout
+    for part in ("MultiLabelGPClassifier", "ard+linear", "n_inducing", "green, dark", "tensors.safetensors"):
+        assert part in shown
+
+
+@pytest.mark.parametrize("damage", ["cut", "altered", "config", "missing"])
+def test_a_damaged_model_is_named(model: Path, tmp_path: Path, run: Run, damage: str) -> None:
+    copy = tmp_path / "copy"
+    shutil.copytree(model, copy)
+    tensors = copy / "tensors.safetensors"
+    content = tensors.read_bytes()
+    if damage == "cut":
+        tensors.write_bytes(content[:-10])
+    elif damage == "altered":
+        tensors.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    elif damage == "config":
+        (copy / "config.json").write_text("{")
+    else:
+        tensors.unlink()
+    run.fails("info", copy, naming=str(copy))
+
+
+def test_a_folder_without_a_model_is_named(tmp_path: Path, run: Run) -> None:
+    run.fails("info", tmp_path, naming="config.json")
+    run.fails("info", tmp_path / "none", naming="none: no such model folder")
+
+
+def test_presets_are_listed(run: Run) -> None:
+    listed = json.loads(run("presets", "--json", "-").stdout)
+    assert listed.keys() == PRESETS.keys()
+    assert listed["ARD-FX"]["settings"] == {"kernel": "ard", "posterior": "shared-basis", "learn_inducing": False}
+    shown = run("presets").stdout
+    assert all(name in shown for name in PRESETS)
+    assert run("presets", "--quiet").output == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "kernel"),
+    [("LINEAR", "linear"), ("LINEAR-L", "linear-ell"), ("SE", "se"), ("ARD", "ard"), ("ARD/LINEAR", "ard+linear")],
+)
+def test_every_kernel_of_the_papers_has_its_variants(name: str, kernel: str) -> None:
+    assert PRESETS[name].settings["kernel"] == kernel
+    assert PRESETS[f"{name}-FX"].settings["learn_inducing"] is False
+    assert PRESETS[f"{name}-UN"].settings["normalise_inducing"] is False
+    assert PRESETS[f"{name}-FP"].settings["posterior"] == "full-u"
+
+
+def test_presets_only_hold_parameters_that_exist() -> None:
+    known = extremegp.MultiLabelGPClassifier().get_params().keys()
+    for preset in PRESETS.values():
+        assert preset.settings.keys() <= known
+        assert preset.settings["kernel"] in KERNEL_NAMES
+        assert preset.settings["posterior"] in POSTERIOR_NAMES
+
+
+@pytest.fixture
+def small_debtags(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A hundredth of the demo's data and steps."""
+
+    def shrunk(part: DebtagsDataset, n_rows: int) -> DebtagsDataset:
+        return DebtagsDataset(part.texts[:n_rows], part.labels[:n_rows], part.names[:n_rows], part.label_names)
+
+    train, test = datasets.load_debtags()
+    monkeypatch.setattr(datasets, "load_debtags", lambda: (shrunk(train, 100), shrunk(test, 40)))
+    monkeypatch.setattr(importlib.import_module("extremegp.cli.demo"), "SETTINGS", {"n_inducing": 10, "epochs": 3})
+
+
+@pytest.mark.usefixtures("small_debtags")
+def test_the_demo_compares_with_a_baseline_and_shows_packages(tmp_path: Path, run: Run) -> None:
+    result = run("demo", "--save", tmp_path / "model", "--json", tmp_path / "demo.json")
+    assert result.exit_code == 0
+    for part in ("P@1", "PSP@5", "log_loss", "ece", "most frequent tags", "seconds to train", "✓"):
+        assert part in result.stdout
+    written = json.loads((tmp_path / "demo.json").read_text())
+    assert written["metrics"].keys() == written["baseline"].keys()
+    assert len(written["examples"]) == 3
+    assert all(example["package"] in result.stdout for example in written["examples"])
+    test = datasets.load_debtags()[1]
+    for example in written["examples"]:
+        truth = test.labels[test.names.index(example["package"])]
+        assert all(tag["true"] == (tag["label"] in truth) for tag in example["predicted"])
+    assert extremegp.load(tmp_path / "model").n_rows_ == 100
+
+
+@pytest.mark.usefixtures("small_debtags")
+def test_the_demo_s_baseline_ranks_by_frequency(run: Run) -> None:
+    train, test = datasets.load_debtags()
+    labels = [label for row in train.labels for label in row]
+    most = max(sorted(set(labels)), key=labels.count)
+    baseline = json.loads(run("demo", "--json", "-").stdout)["baseline"]
+    assert baseline["P@1"] == pytest.approx(np.mean([most in row for row in test.labels]))
+
+
+@pytest.mark.usefixtures("small_debtags")
+def test_the_demo_depends_on_its_seed_alone(run: Run) -> None:
+    first, same, other = (json.loads(run("demo", "--seed", seed, "--json", "-").stdout) for seed in (0, 0, 1))
+    assert first["metrics"] == same["metrics"]
+    assert first["metrics"]["log_loss"] != other["metrics"]["log_loss"]
+
+
+def test_the_demo_leaves_other_folders_alone(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "thesis.tex").write_text("years of work")
+    run.fails("demo", "--save", tmp_path, naming=str(tmp_path))
+
+
+@pytest.mark.slow
+def test_the_demo_beats_its_baseline(run: Run) -> None:
+    result = json.loads(run("demo", "--json", "-").stdout)
+    assert result["metrics"]["P@1"] > 0.88 > result["baseline"]["P@1"]
+    assert result["metrics"]["log_loss"] < 0.75 * result["baseline"]["log_loss"]

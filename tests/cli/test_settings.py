@@ -1,0 +1,76 @@
+"""--set key=value and --time-budget."""
+
+from __future__ import annotations
+
+import pytest
+
+from extremegp.cli.common import duration
+from extremegp.cli.settings import parse_settings
+from extremegp.errors import SettingsError
+
+
+def test_values_are_read_by_the_type_of_the_parameter() -> None:
+    pairs = [
+        "n_inducing=7",
+        "n_latent=auto",
+        "batch_size=32",
+        "learn_inducing=False",
+        "linear_term=auto",
+        "normalise_inducing=true",
+        "kl_weight=5e-1",
+        "patience=none",
+        "time_budget=30",
+        "kernel=se",
+        "dtype=float64",
+    ]
+    assert parse_settings(pairs) == {
+        "n_inducing": 7,
+        "n_latent": "auto",
+        "batch_size": 32,
+        "learn_inducing": False,
+        "linear_term": "auto",
+        "normalise_inducing": True,
+        "kl_weight": 0.5,
+        "patience": None,
+        "time_budget": 30.0,
+        "kernel": "se",
+        "dtype": "float64",
+    }
+
+
+def test_whole_numbers_stay_integers() -> None:
+    assert type(parse_settings(["epochs=3"])["epochs"]) is int
+
+
+@pytest.mark.parametrize(
+    ("pair", "message"),
+    [
+        ("n_inducing", "key=value"),
+        ("kernal=se", "did you mean 'kernel'"),
+        ("xyz=1", "known are features, kernel"),
+        ("n_inducing=1.5", "n_inducing must be an integer; it is '1.5'"),
+        ("epochs=many", "epochs must be an integer or auto; it is 'many'"),
+        ("learn_inducing=1", "learn_inducing must be true or false"),
+        ("kl_weight=high", "kl_weight must be a number"),
+        ("dtype=float16", "dtype must be float32 or float64"),
+        ("checkpoint=here", "MODEL.checkpoint"),
+        ("verbose=true", "--quiet"),
+    ],
+)
+def test_bad_pairs_say_what_would_be_good(pair: str, message: str) -> None:
+    with pytest.raises(SettingsError, match=message.replace(".", r"\.")):
+        parse_settings([pair])
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"),
+    [("90s", 90), ("10m", 600), ("1h30m", 5400), ("2h", 7200), ("1h1m1.5s", 3661.5), ("45", 45), ("0.5", 0.5)],
+)
+def test_durations(text: str, seconds: float) -> None:
+    assert duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "0s", "-5", "soon", "10x", "5m1h", "nan", "inf"])
+def test_what_is_no_duration_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="--time-budget"):
+        duration(text)

@@ -1,0 +1,97 @@
+"""Small random data and models for the tests of the engine."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from extremegp.building import ModelSettings
+from extremegp.latents import SparseGP
+from extremegp.model import VariationalModel
+from extremegp.posteriors import Full, MeanField, Posterior, SharedBasis
+from extremegp.sparse import SparseRows
+from tests.reference import svgp
+
+
+def random_inputs(n_rows: int, n_features: int, *, density: float = 0.5, seed: int = 0) -> NDArray[np.float64]:
+    """Unit-norm rows, some entries zero; the first row is all zeros."""
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n_rows, n_features)) * (rng.random((n_rows, n_features)) < density)
+    x[0] = 0.0
+    norms = np.linalg.norm(x, axis=1, keepdims=True)
+    return x / np.where(norms > 0, norms, 1.0)
+
+
+def random_labels(n_rows: int, n_labels: int, *, density: float = 0.3, seed: int = 1) -> NDArray[np.float64]:
+    """A 0/1 matrix whose last row is all zeros."""
+    y = (np.random.default_rng(seed).random((n_rows, n_labels)) < density).astype(float)
+    y[-1] = 0.0
+    return y
+
+
+def sparse_rows(matrix: NDArray[np.float64], dtype: torch.dtype = torch.float64) -> SparseRows:
+    return SparseRows.from_scipy(scipy.sparse.csr_matrix(matrix), dtype=dtype)
+
+
+@torch.no_grad()
+def randomise(module: nn.Module, *, scale: float = 0.3, seed: int = 0) -> None:
+    """Move every parameter away from its start, so that no term of a formula is hidden by a zero."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in module.parameters():
+        parameter.add_(scale * torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype))
+
+
+def random_model(settings: ModelSettings, *, scale: float = 0.3, seed: int = 0) -> VariationalModel:
+    """A float64 model of the settings with every parameter random."""
+    model = settings.build().double()
+    randomise(model, scale=scale, seed=seed)
+    model.latents.project()
+    return model
+
+
+def as_array(tensor: Tensor) -> NDArray[np.float64]:
+    return tensor.detach().numpy().astype(np.float64)
+
+
+def whitened_moments(posterior: Posterior) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means and covariances of q (P x M, P x M x M), of v, or of u for the full posterior in u."""
+    means = as_array(posterior.q_mean)
+    if isinstance(posterior, SharedBasis):
+        basis = svgp.lower_triangular(as_array(posterior.raw_basis))
+        scales = np.exp(as_array(posterior.log_scales))
+        return means, np.stack([basis @ np.diag(d) @ basis.T for d in scales])
+    if isinstance(posterior, MeanField):
+        return means, np.stack([np.diag(d) for d in np.exp(as_array(posterior.log_scales))])
+    assert isinstance(posterior, Full)
+    factors = [svgp.lower_triangular(raw) for raw in as_array(posterior.raw_factors)]
+    return means, np.stack([factor @ factor.T for factor in factors])
+
+
+def reference_latents(latents: SparseGP, covariance: svgp.Covariance) -> svgp.Variational:
+    """The NumPy reference with the parameters of a SparseGP; `covariance` must be the loop form of its kernel."""
+    z = as_array(latents.inducing())
+    k_z = svgp.with_jitter(svgp.gram(covariance, z, z), latents.relative_jitter)
+    means, covariances = whitened_moments(latents.posterior)
+    if not (isinstance(latents.posterior, Full) and not latents.posterior.whitened):
+        root = np.linalg.cholesky(k_z)
+        means, covariances = means @ root.T, root @ covariances @ root.T
+    return svgp.Variational(covariance, z, k_z, means, covariances)
+
+
+def reference_covariance(latents: SparseGP) -> svgp.Covariance:
+    """The loop form of one of the kernels that `ModelSettings` names."""
+    kernel = latents.kernel
+    n_features = latents.inducing().shape[1]
+    weights = np.exp(np.broadcast_to(as_array(kernel.log_weights), n_features))
+    match type(kernel).__name__:
+        case "Linear":
+            return svgp.linear(weights)
+        case "SquaredExponential":
+            return svgp.squared_exponential(weights, float(kernel.log_variance.detach().exp()))
+        case "SEPlusLinear":
+            return svgp.se_plus_linear(weights, float(kernel.mixture_logit.detach().sigmoid()))
+        case name:
+            raise AssertionError(name)

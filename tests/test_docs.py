@@ -1,0 +1,95 @@
+"""What the README and the documentation show works: Python blocks run, and commands and their options exist."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import typer
+
+from extremegp.cli import app
+from extremegp.cli.settings import parse_settings
+from extremegp.presets import PRESETS
+
+ROOT = Path(__file__).parents[1]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+SHELL = ("bash", "console", "sh", "shell")
+
+
+def blocks(page: Path, *languages: str) -> Iterator[tuple[int, str]]:
+    """Fenced blocks of some languages, with the 0-based line at which they start."""
+    text = page.read_text(encoding="utf-8")
+    for match in re.finditer(rf"^```(?:{'|'.join(languages)})\b[^\n]*\n(.*?)^```", text, re.MULTILINE | re.DOTALL):
+        yield text[: match.start(1)].count("\n"), match[1]
+
+
+def script(page: Path) -> str:
+    """The page's Python blocks as one program; every line keeps its number, so that errors name the place."""
+    lines: list[str] = []
+    for start, block in blocks(page, "python"):
+        lines += [""] * (start - len(lines)) + block.splitlines()
+    return "\n".join(lines) + "\n"
+
+
+def commands(page: Path) -> Iterator[list[str]]:
+    """Calls of `extremegp` in the page's shell blocks, as words."""
+    for _, block in blocks(page, *SHELL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line.removeprefix("$ "), comments=True)
+            if words[:1] == ["extremegp"]:
+                yield words[1:]
+
+
+def page_id(page: Path) -> str:
+    return page.relative_to(ROOT).as_posix()
+
+
+PYTHON_PAGES = [page for page in PAGES if any(blocks(page, "python"))]
+SHELL_PAGES = [page for page in PAGES if any(commands(page))]
+
+
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=page_id)
+def test_python_blocks_compile(page: Path) -> None:
+    compile(script(page), str(page), "exec")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("page", PYTHON_PAGES, ids=page_id)
+def test_python_blocks_run_one_after_the_other(page: Path, tmp_path: Path) -> None:
+    program = tmp_path / page.with_suffix(".py").name
+    program.write_text(script(page), encoding="utf-8")
+    environment = os.environ | {"MPLCONFIGDIR": str(tmp_path / "matplotlib")}
+    done = subprocess.run(
+        [sys.executable, program.name], cwd=tmp_path, env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize("page", SHELL_PAGES, ids=page_id)
+def test_commands_and_their_options_exist(page: Path) -> None:
+    for words in commands(page):
+        if words[0].startswith("-"):
+            assert words in (["--help"], ["-h"], ["--version"])
+            continue
+        assert words[0] in COMMANDS, words
+        known = {option for parameter in COMMANDS[words[0]].params for option in parameter.opts} | {"--help", "-h"}
+        options = [word.partition("=")[0] for word in words if word.startswith("-")]
+        assert set(options) <= known, words
+        for option, value in pairwise(words):
+            if option == "--set":
+                parse_settings([value])
+            if option == "--preset":
+                assert value in PRESETS
+
+
+def test_pages_have_blocks_to_check() -> None:
+    assert len(PYTHON_PAGES) >= 6
+    assert sum(1 for page in SHELL_PAGES for _ in commands(page)) >= 10

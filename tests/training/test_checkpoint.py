@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from extremegp.errors import ModelFormatError
+from extremegp.files import read_tensors, write_tensors
+from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+
+PROGRESS = Progress(
+    step=7, total_steps=20, bound_sum=-3.5, seconds=1.25, best_score=0.5, best_epoch=1, history=[{"epoch": 1.0}]
+)
+
+
+def _run(seed: int, steps: int) -> tuple[torch.nn.Linear, torch.optim.Adam]:
+    torch.manual_seed(seed)
+    module = torch.nn.Linear(3, 2)
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.1, fused=True)
+    for _ in range(steps):
+        _step(module, optimizer)
+    return module, optimizer
+
+
+def _step(module: torch.nn.Linear, optimizer: torch.optim.Adam) -> None:
+    optimizer.zero_grad()
+    module(torch.arange(3.0)).square().sum().backward()
+    optimizer.step()
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    module, optimizer = _run(0, 4)
+    best = {name: tensor + 1 for name, tensor in module.state_dict().items()}
+    path = tmp_path / "run.ckpt"
+    save_checkpoint(path, model=module, optimizer=optimizer, best=best, progress=PROGRESS, fingerprint="f")
+    return path
+
+
+def _load(path: Path, fingerprint: str = "f") -> tuple[torch.nn.Linear, torch.optim.Adam, Progress, dict[str, Any]]:
+    module, optimizer = _run(1, 0)
+    progress, best = load_checkpoint(path, model=module, optimizer=optimizer, fingerprint=fingerprint)
+    return module, optimizer, progress, best
+
+
+def test_everything_comes_back(saved: Path):
+    original, original_optimizer = _run(0, 4)
+    module, optimizer, progress, best = _load(saved)
+    assert asdict(progress) == asdict(PROGRESS)
+    for name, tensor in original.state_dict().items():
+        assert torch.equal(module.state_dict()[name], tensor)
+        assert torch.equal(best[name], tensor + 1)
+    # The next steps are the same to the bit only if the moments are.
+    for _ in range(3):
+        _step(original, original_optimizer)
+        _step(module, optimizer)
+    assert torch.equal(module.weight, original.weight)
+
+
+def test_another_run_is_refused(saved: Path):
+    with pytest.raises(ModelFormatError, match="other data or settings"):
+        _load(saved, "g")
+
+
+def test_a_file_cut_short_is_refused(saved: Path):
+    content = saved.read_bytes()
+    for length in range(0, len(content), 97):
+        saved.write_bytes(content[:length])
+        with pytest.raises(ModelFormatError):
+            _load(saved)
+
+
+def test_a_tensor_file_that_is_no_checkpoint_is_refused(tmp_path: Path):
+    write_tensors(tmp_path / "t", {"a": torch.zeros(1)}, {})
+    with pytest.raises(ModelFormatError, match="not a checkpoint"):
+        _load(tmp_path / "t")
+
+
+NAN = torch.full((2,), float("nan"))
+
+
+@pytest.mark.parametrize(
+    ("tensors", "progress"),
+    [
+        ({"model.bias": None}, {}),
+        ({"model.bias": torch.zeros(3)}, {}),
+        ({"model.bias": NAN}, {}),
+        ({"model.evil": torch.zeros(1)}, {}),
+        ({"best.bias": None}, {}),
+        ({"best.bias": torch.zeros(3)}, {}),
+        ({"best.bias": NAN}, {}),
+        ({"optimizer.0.exp_avg": None}, {}),
+        ({"optimizer.0.exp_avg": torch.zeros(1)}, {}),
+        ({"optimizer.1.exp_avg": NAN}, {}),
+        ({"optimizer.9.exp_avg": torch.zeros(1)}, {}),
+        ({"optimizer.x.exp_avg": torch.zeros(1)}, {}),
+        ({}, {"step": None}),
+        ({}, {"step": "7"}),
+        ({}, {"step": -1}),
+        ({}, {"step": 21}),
+        ({}, {"total_steps": 1.5}),
+        ({}, {"bound_sum": "x"}),
+        ({}, {"seconds": "x"}),
+        ({}, {"best_score": "x"}),
+        ({}, {"best_epoch": "x"}),
+        ({}, {"history": 3}),
+        ({}, {"evil": 3}),
+    ],
+    ids=str,
+)
+def test_a_checkpoint_that_was_altered_is_refused(saved: Path, tensors: dict[str, Any], progress: dict[str, Any]):
+    old_tensors, header = read_tensors(saved)
+    new = {name: tensor for name, tensor in {**old_tensors, **tensors}.items() if tensor is not None}
+    header["progress"] = {
+        name: value for name, value in {**header["progress"], **progress}.items() if value is not None
+    }
+    write_tensors(saved, new, header)
+    with pytest.raises(ModelFormatError):
+        _load(saved)
+
+
+def test_without_validation_there_are_no_best_parameters(tmp_path: Path):
+    module, optimizer = _run(0, 1)
+    progress = Progress(step=1, total_steps=2)
+    save_checkpoint(tmp_path / "c", model=module, optimizer=optimizer, best={}, progress=progress, fingerprint="f")
+    _, _, restored, best = _load(tmp_path / "c")
+    assert best == {}
+    assert restored == progress

@@ -1,0 +1,351 @@
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from tests.models import random_inputs, random_labels
+
+from extremegp.building import ModelSettings, initialise
+from extremegp.errors import ExtremeGPError, ModelFormatError
+from extremegp.model import VariationalModel
+from extremegp.sparse import SparseRows
+from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, train
+from extremegp.training import loop as module
+from extremegp.training.loop import TrainingDivergedError
+
+N, D, K, P, M = 23, 5, 4, 2, 3
+SETTINGS = TrainingSettings(epochs=4, batch_size=6, learning_rate=0.05, seed=3)
+STEPS_PER_EPOCH = 4
+
+
+def _data() -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
+    x, y = random_inputs(N, D).astype(np.float32), random_labels(N, K).astype(np.float32)
+    return scipy.sparse.csr_matrix(x), scipy.sparse.csr_matrix(y)
+
+
+def _model(**changes: Any) -> VariationalModel:
+    sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "ard+linear"}
+    model = ModelSettings(**{**sizes, **changes}).build()
+    initialise(model, *_data(), normalise_inducing=True, rng=np.random.default_rng(0))
+    return model
+
+
+def _bound(model: VariationalModel) -> float:
+    x, y = _data()
+    with torch.no_grad():
+        return float(model.elbo(SparseRows.from_scipy(x), SparseRows.from_scipy(y), n_rows=N).bound)
+
+
+class _Recorder(NoReporter):
+    """Counts what it is told; may act at one step."""
+
+    def __init__(self, at: int = -1, act: Callable[[], None] = lambda: None) -> None:
+        self.steps: list[tuple[int, int]] = []
+        self.epochs: list[dict[str, float]] = []
+        self.closed = 0
+        self.at, self.act = at, act
+
+    def step(self, step: int, total_steps: int, elbo: float) -> None:
+        self.steps.append((step, total_steps))
+        if step == self.at:
+            self.act()
+
+    def epoch(self, record: dict[str, float]) -> None:
+        self.epochs.append(record)
+
+    def close(self) -> None:
+        self.closed += 1
+
+
+def _train(model: VariationalModel, settings: TrainingSettings = SETTINGS, **options: Any) -> list[dict[str, float]]:
+    return train(model, *_data(), settings, **{"reporter": NoReporter(), **options})
+
+
+def _without_seconds(history: list[dict[str, float]]) -> list[dict[str, float]]:
+    return [{name: value for name, value in record.items() if name != "seconds"} for record in history]
+
+
+def _assert_equal(first: VariationalModel, second: VariationalModel) -> None:
+    for name, tensor in first.state_dict().items():
+        assert torch.equal(tensor, second.state_dict()[name]), name
+
+
+@pytest.mark.parametrize("changes", [{}, {"posterior": "full-u"}, {"linear_term": True, "learn_inducing": False}])
+def test_training_raises_the_bound(changes: dict[str, Any]):
+    model = _model(**changes)
+    before = _bound(model)
+    history = _train(model, replace(SETTINGS, epochs=20))
+    assert _bound(model) > before + 1
+    assert history[-1]["elbo"] > history[0]["elbo"]
+
+
+def test_dense_inputs_train_to_the_same_model():
+    sparse, dense = _model(), _model()
+    _train(sparse)
+    x, y = _data()
+    train(dense, x.toarray(), y, SETTINGS, reporter=NoReporter())
+    for name, tensor in sparse.state_dict().items():
+        torch.testing.assert_close(dense.state_dict()[name], tensor, rtol=1e-3, atol=1e-4)
+
+
+def test_history_and_reports_cover_every_step_and_epoch():
+    recorder = _Recorder()
+    model = _model()
+    history = _train(model, reporter=recorder)
+    total = SETTINGS.epochs * STEPS_PER_EPOCH
+    assert recorder.steps == [(step, total) for step in range(1, total + 1)]
+    assert recorder.epochs == history
+    assert recorder.closed == 1
+    assert [record["epoch"] for record in history] == [1, 2, 3, 4]
+    assert all(record.keys() == {"epoch", "elbo", "kl", "learning_rate", "seconds"} for record in history)
+    seconds = [record["seconds"] for record in history]
+    assert seconds == sorted(seconds)
+    assert all(0 < record["learning_rate"] <= SETTINGS.learning_rate for record in history)
+
+
+def test_the_recorded_bound_is_the_mean_of_the_batches(monkeypatch: pytest.MonkeyPatch):
+    # A learning rate of almost zero leaves the model as it is; batches of equal size then average to the full bound.
+    model = _model()
+    before = _bound(model)
+    settings = replace(SETTINGS, epochs=1, batch_size=1, learning_rate=1e-12)
+    assert _train(model, settings)[0]["elbo"] == pytest.approx(before, rel=1e-4)
+
+
+def test_equal_seeds_give_equal_models_and_others_do_not():
+    first, second, other = _model(), _model(), _model()
+    _train(first)
+    _train(second)
+    _train(other, replace(SETTINGS, seed=4))
+    _assert_equal(first, second)
+    assert not torch.equal(first.mixing.loadings, other.mixing.loadings)
+
+
+def test_inducing_inputs_stay_at_unit_norm_and_fixed_parameters_stay_put():
+    model = _model()
+    _train(model)
+    torch.testing.assert_close(model.latents.inducing().norm(dim=1), torch.ones(M))
+    fixed = _model(learn_inducing=False, kernel="linear")
+    before = {name: tensor.clone() for name, tensor in fixed.state_dict().items()}
+    _train(fixed)
+    changed = {name for name, tensor in fixed.state_dict().items() if not torch.equal(tensor, before[name])}
+    assert changed == {name for name, parameter in fixed.named_parameters() if parameter.requires_grad}
+
+
+def test_kl_weight_zero_lets_the_kl_grow():
+    bound, free = _model(), _model()
+    kl_of_bound = _train(bound, replace(SETTINGS, epochs=30))[-1]["kl"]
+    kl_of_free = _train(free, replace(SETTINGS, epochs=30, kl_weight=0.0))[-1]["kl"]
+    assert kl_of_free > kl_of_bound
+
+
+class _Scores:
+    """Validation scores that depend on nothing but the epoch, so that a resumed run must count epochs right."""
+
+    def __init__(self, history_length: Callable[[], int], scores: list[float]) -> None:
+        self.history_length, self.scores = history_length, scores
+
+    def __call__(self) -> float:
+        return self.scores[self.history_length()]
+
+
+def _interrupt() -> None:
+    signal.raise_signal(signal.SIGINT)
+
+
+def _validated_run(
+    model: VariationalModel, checkpoint: Path | None, interrupt_at: list[int], settings: TrainingSettings
+) -> list[dict[str, float]]:
+    """Train with interruptions at some steps, resuming each time; the validation score is a function of the model."""
+
+    def score() -> float:
+        # Falls and rises again over the epochs, so that the best is neither the first nor the last.
+        return float(-(model.mixing.bias.detach() - torch.linspace(-1.4, -0.2, K)).abs().sum())
+
+    for at in interrupt_at:
+        with pytest.raises(TrainingInterrupted) as caught:
+            _train(
+                model,
+                settings,
+                validate=score,
+                checkpoint=checkpoint,
+                fingerprint="f",
+                reporter=_Recorder(at, _interrupt),
+            )
+        assert caught.value.saved == str(checkpoint)
+        # Whatever is in memory is gone in a new process.
+        with torch.no_grad():
+            for parameter in model.parameters():
+                parameter.fill_(0.5)
+    return _train(model, settings, validate=score, checkpoint=checkpoint, fingerprint="f")
+
+
+@pytest.mark.parametrize("patience", [None, 1])
+@pytest.mark.parametrize("interrupt_at", [[1], [3], [4], [5], [8], [15], [16], [2, 6, 12], [4, 8, 12, 16]], ids=str)
+def test_a_resumed_run_ends_at_the_same_bits(interrupt_at: list[int], patience: int | None, tmp_path: Path):
+    settings = replace(SETTINGS, patience=patience)
+    whole, resumed = _model(), _model()
+    history = _validated_run(whole, None, [], settings)
+    last = STEPS_PER_EPOCH * len(history)
+    again = _validated_run(resumed, tmp_path / "run.ckpt", [at for at in interrupt_at if at <= last], settings)
+    assert _without_seconds(again) == _without_seconds(history)
+    _assert_equal(whole, resumed)
+
+
+def test_a_checkpoint_is_written_every_few_seconds_without_being_asked(tmp_path: Path):
+    path = tmp_path / "run.ckpt"
+    seen = []
+    recorder = _Recorder(3, lambda: seen.append(path.exists()))
+    whole, crashed = _model(), _model()
+    _train(whole)
+    settings = replace(SETTINGS, checkpoint_seconds=0.0)
+
+    def crash() -> None:
+        seen.append(path.exists())
+        raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        _train(crashed, settings, checkpoint=path, reporter=_Recorder(7, crash))
+    _train(crashed, settings, checkpoint=path, reporter=recorder)
+    assert seen == [True]
+    _assert_equal(whole, crashed)
+
+
+def test_a_checkpoint_of_another_run_is_refused(tmp_path: Path):
+    path = tmp_path / "run.ckpt"
+    with pytest.raises(TrainingInterrupted):
+        _train(_model(), checkpoint=path, fingerprint="f", reporter=_Recorder(2, _interrupt))
+    with pytest.raises(ModelFormatError, match="other data or settings"):
+        _train(_model(), checkpoint=path, fingerprint="g")
+
+
+def test_an_interrupt_without_checkpoint_says_that_nothing_was_saved():
+    recorder = _Recorder(2, _interrupt)
+    with pytest.raises(TrainingInterrupted, match="nothing was saved") as caught:
+        _train(_model(), reporter=recorder)
+    assert caught.value.saved is None
+    assert recorder.steps[-1][0] == 2
+    assert recorder.closed == 1
+
+
+def _scored(scores: list[float], patience: int | None = None) -> tuple[list[dict[str, float]], list[torch.Tensor], Any]:
+    """Train with these scores; gives the history, the biases at every validation, and the final bias."""
+    model, biases = _model(), []
+
+    def score() -> float:
+        biases.append(model.mixing.bias.detach().clone())
+        return scores[len(biases) - 1]
+
+    history = _train(model, replace(SETTINGS, patience=patience), validate=score)
+    return history, biases, model.mixing.bias.detach()
+
+
+@pytest.mark.parametrize(
+    ("scores", "best"), [([0.1, 0.9, 0.2, 0.3], 1), ([0.4, 0.3, 0.2, 0.1], 0), ([1, 2, 3, 4], 3), ([5, 5, 5, 5], 0)]
+)
+def test_validation_keeps_the_best_epoch_the_first_of_equals(scores: list[float], best: int):
+    history, biases, final = _scored(scores)
+    assert [record["validation_P@1"] for record in history] == scores
+    assert torch.equal(final, biases[best])
+    assert not torch.equal(biases[0], biases[1])
+
+
+@pytest.mark.parametrize(
+    ("scores", "patience", "epochs"),
+    [([0.5, 0.4, 0.6, 0.1], 1, 2), ([0.5, 0.4, 0.6, 0.1], 2, 4), ([0.5, 0.4, 0.3, 0.9], 2, 3), ([1, 2, 3, 4], 1, 4)],
+)
+def test_patience_stops_after_so_many_epochs_without_a_better_score(scores: list[float], patience: int, epochs: int):
+    assert len(_scored(scores, patience)[0]) == epochs
+
+
+def test_a_bound_that_is_not_finite_is_reported():
+    model = _model()
+    with torch.no_grad():
+        model.mixing.bias[0] = float("nan")
+    recorder = _Recorder()
+    with pytest.raises(TrainingDivergedError, match="lower learning_rate"):
+        _train(model, reporter=recorder)
+    assert recorder.steps == []
+    assert recorder.closed == 1
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_covariance_that_is_not_finite_is_reported_as_divergence(value: float):
+    model = _model()
+    with torch.no_grad():
+        model.latents.kernel.log_weights.fill_(value)
+    with pytest.raises(TrainingDivergedError) as caught:
+        _train(model)
+    assert isinstance(caught.value, ExtremeGPError)
+    assert "\n" not in str(caught.value)
+
+
+class _Clock:
+    """Time that passes only in steps of the optimiser."""
+
+    def __init__(self, seconds_per_step: float) -> None:
+        self.now, self.seconds_per_step = 0.0, seconds_per_step
+
+    def monotonic(self) -> float:
+        return self.now
+
+
+def _with_clock(monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> _Clock:
+    clock = _Clock(seconds_per_step)
+    gradients = module._Run._gradients
+
+    def slow(self: Any, rows: Any) -> Any:
+        clock.now += clock.seconds_per_step
+        return gradients(self, rows)
+
+    monkeypatch.setattr(module, "time", clock)
+    monkeypatch.setattr(module._Run, "_gradients", slow)
+    return clock
+
+
+def test_a_time_budget_shortens_the_plan_so_that_it_fits(monkeypatch: pytest.MonkeyPatch):
+    _with_clock(monkeypatch, 1.0)
+    recorder = _Recorder()
+    history = _train(_model(), replace(SETTINGS, time_budget=10.0), reporter=recorder)
+    steps, total = recorder.steps[-1]
+    assert steps == total
+    assert 5 <= total <= 10
+    # The plan is known from the start: the learning rate comes down to its end within the budget.
+    assert history[-1]["learning_rate"] < 0.3 * SETTINGS.learning_rate
+    assert history[-1]["epoch"] == np.ceil(total / STEPS_PER_EPOCH)
+
+
+def test_a_generous_budget_changes_nothing(monkeypatch: pytest.MonkeyPatch):
+    unlimited, limited = _model(), _model()
+    history = _train(unlimited)
+    _with_clock(monkeypatch, 1.0)
+    again = _train(limited, replace(SETTINGS, time_budget=1000.0))
+    assert _without_seconds(again) == _without_seconds(history)
+    _assert_equal(unlimited, limited)
+
+
+def test_a_machine_that_slows_down_still_stops_at_the_budget(monkeypatch: pytest.MonkeyPatch):
+    clock = _with_clock(monkeypatch, 1.0)
+
+    def slow_down() -> None:
+        clock.seconds_per_step = 4.0
+
+    recorder = _Recorder(1, slow_down)
+    history = _train(_model(), replace(SETTINGS, time_budget=12.0), reporter=recorder)
+    steps, total = recorder.steps[-1]
+    assert steps < total
+    assert history[-1]["seconds"] <= 12.0 + 4.0
+    assert len(history) == 1
+
+
+def test_even_the_smallest_budget_makes_one_step(monkeypatch: pytest.MonkeyPatch):
+    _with_clock(monkeypatch, 1.0)
+    recorder = _Recorder()
+    history = _train(_model(), replace(SETTINGS, time_budget=0.1), reporter=recorder)
+    assert len(recorder.steps) == len(history) == 1
