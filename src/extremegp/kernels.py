@@ -8,20 +8,43 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from extremegp.linalg import weighted_gram
 from extremegp.sparse import Inputs, matmul, weighted_square_norms
+
+
+class KernelAt(ABC):
+    """A kernel with one of its arguments, the inducing inputs z, fixed: what depends on z alone is computed once."""
+
+    @abstractmethod
+    def gram(self) -> Float[Tensor, "M M"]:
+        """k(z_i, z_j) in float64, which its factorisation needs, from inputs of any precision."""
+
+    @abstractmethod
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "B M"], Float[Tensor, " B"]]:
+        """k(x_i, z_j) and k(x_i, x_i), in the dtype of the inputs."""
 
 
 class Kernel(nn.Module, ABC):
     """A positive semi-definite function k(x, z); kernels add and multiply with + and *."""
 
     @abstractmethod
+    def at(self, z: Float[Tensor, "M D"]) -> KernelAt:
+        """The kernel with its second argument fixed."""
+
     def forward(self, x: Inputs, z: Float[Tensor, "M D"]) -> Float[Tensor, "B M"]:
         """k(x_i, z_j), in the dtype of the inputs."""
+        return self.at(z)(x)[0]
+
+    def gram(self, z: Float[Tensor, "M D"]) -> Float[Tensor, "M M"]:
+        """k(z_i, z_j) in float64."""
+        return self.at(z).gram()
 
     @abstractmethod
     def diagonal(self, x: Inputs) -> Float[Tensor, " B"]:
@@ -52,17 +75,29 @@ class InnerProductKernel(Kernel):
     def from_products(self, xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
         """The covariance, from tensors x.z, x.x and z.z that broadcast against each other."""
 
-    def forward(self, x: Inputs, z: Float[Tensor, "M D"]) -> Float[Tensor, "B M"]:
-        weights = self.log_weights.to(z.dtype).exp()
-        weighted = z * weights
-        xz = matmul(x, weighted.T)
-        zz = (weighted * z).sum(-1)
-        xx = zz if x is z else weighted_square_norms(x, weights)
-        return self.from_products(xz, xx.unsqueeze(-1), zz)
+    def at(self, z: Float[Tensor, "M D"]) -> KernelAt:
+        return _InnerProductAt(self, z)
 
     def diagonal(self, x: Inputs) -> Float[Tensor, " B"]:
         norms = weighted_square_norms(x, self.log_weights.to(x.dtype).exp())
         return self.from_products(norms, norms, norms)
+
+
+class _InnerProductAt(KernelAt):
+    def __init__(self, kernel: InnerProductKernel, z: Float[Tensor, "M D"]) -> None:
+        self.kernel = kernel
+        self.weights = kernel.log_weights.to(z.dtype).exp()
+        self.weighted, self.products = weighted_gram(z, self.weights)
+
+    def gram(self) -> Float[Tensor, "M M"]:
+        norms = self.products.diagonal()
+        return self.kernel.from_products(self.products, norms.unsqueeze(-1), norms)
+
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "B M"], Float[Tensor, " B"]]:
+        xx = weighted_square_norms(x, self.weights)
+        zz = self.products.diagonal().to(x.dtype)
+        xz = matmul(x, self.weighted.T)
+        return self.kernel.from_products(xz, xx.unsqueeze(-1), zz), self.kernel.from_products(xx, xx, xx)
 
 
 class Linear(InnerProductKernel):
@@ -126,26 +161,38 @@ class SEPlusLinear(InnerProductKernel):
 
 
 class _Pair(Kernel):
+    combine: ClassVar[Callable[[Tensor, Tensor], Tensor]]
+
     def __init__(self, left: Kernel, right: Kernel) -> None:
         super().__init__()
         self.left, self.right = left, right
+
+    def at(self, z: Float[Tensor, "M D"]) -> KernelAt:
+        return _PairAt(type(self).combine, self.left.at(z), self.right.at(z))
+
+    def diagonal(self, x: Inputs) -> Float[Tensor, " B"]:
+        return type(self).combine(self.left.diagonal(x), self.right.diagonal(x))
+
+
+class _PairAt(KernelAt):
+    def __init__(self, combine: Callable[[Tensor, Tensor], Tensor], left: KernelAt, right: KernelAt) -> None:
+        self.combine, self.left, self.right = combine, left, right
+
+    def gram(self) -> Float[Tensor, "M M"]:
+        return self.combine(self.left.gram(), self.right.gram())
+
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "B M"], Float[Tensor, " B"]]:
+        (cross, diagonal), (other_cross, other_diagonal) = self.left(x), self.right(x)
+        return self.combine(cross, other_cross), self.combine(diagonal, other_diagonal)
 
 
 class Sum(_Pair):
     """k1 + k2."""
 
-    def forward(self, x: Inputs, z: Float[Tensor, "M D"]) -> Float[Tensor, "B M"]:
-        return self.left(x, z) + self.right(x, z)  # type: ignore[no-any-return]
-
-    def diagonal(self, x: Inputs) -> Float[Tensor, " B"]:
-        return self.left.diagonal(x) + self.right.diagonal(x)
+    combine = torch.add
 
 
 class Product(_Pair):
     """k1 k2."""
 
-    def forward(self, x: Inputs, z: Float[Tensor, "M D"]) -> Float[Tensor, "B M"]:
-        return self.left(x, z) * self.right(x, z)  # type: ignore[no-any-return]
-
-    def diagonal(self, x: Inputs) -> Float[Tensor, " B"]:
-        return self.left.diagonal(x) * self.right.diagonal(x)
+    combine = torch.mul

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Iterator
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 from extremegp.errors import ExtremeGPError
 
 MAX_RELATIVE_JITTER = 1e-3
+_EXACT_COLUMNS, _BLOCK_COLUMNS = 2048, 256
 
 
 class JitterWarning(UserWarning):
@@ -21,8 +25,10 @@ class NotPositiveDefiniteError(ExtremeGPError, ArithmeticError):
     """A covariance matrix that no allowed jitter makes positive definite."""
 
 
-def inverse_cholesky(covariance: Float[Tensor, "M M"], *, relative_jitter: float = 1e-6) -> Float[Tensor, "M M"]:
-    """L^-1 for covariance + jitter I = L L', computed in the dtype of `covariance` (float64 for kernels).
+def inverse_cholesky(
+    covariance: Float[Tensor, "M M"], *, relative_jitter: float = 1e-6, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, "M M"]:
+    """L^-1 for covariance + jitter I = L L', in `dtype`; factorised in the dtype of `covariance`, float64 for kernels.
 
     The jitter is `relative_jitter` times the mean of the diagonal. On failure it grows tenfold, with a `JitterWarning`,
     up to `MAX_RELATIVE_JITTER`: beyond that the model would no longer be the one asked for.
@@ -48,8 +54,89 @@ def inverse_cholesky(covariance: Float[Tensor, "M M"], *, relative_jitter: float
             )
     if jitter > relative_jitter:
         warnings.warn(f"jitter raised from {relative_jitter:g} to {jitter:g} (relative)", JitterWarning, stacklevel=2)
-    inverse: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False)
+    inverse: Tensor = _InverseFactor.apply(covariance, factor, identity, dtype)
     return inverse
+
+
+class _InverseFactor(torch.autograd.Function):
+    """L^-1 of a covariance whose factor L is known; its gradient takes three matrix products and no more solves."""
+
+    @staticmethod
+    def forward(ctx: Any, covariance: Tensor, factor: Tensor, identity: Tensor, dtype: torch.dtype) -> Tensor:
+        inverse: Tensor = torch.linalg.solve_triangular(factor, identity, upper=False).to(dtype)
+        ctx.dtype = covariance.dtype
+        ctx.save_for_backward(inverse)
+        return inverse
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        # With W = L^-1 and G its gradient, L'dL = -G W', and dK = 1/2 W'(P + P')W, P the lower part of that with its
+        # diagonal halved (Murray 2016, "Differentiation of the Cholesky decomposition", section 3).
+        (inverse,) = ctx.saved_tensors
+        lower = torch.mm(grad, inverse.T).tril_()
+        lower.diagonal().mul_(0.5)
+        gradient = torch.mm(inverse.T, (lower + lower.T) @ inverse).mul_(-0.5)
+        return gradient.to(ctx.dtype), None, None, None
+
+
+class _WeightedGram(torch.autograd.Function):
+    """z * w and z diag(w) z', in one pass over blocks of columns that stay in cache, and their gradients in another."""
+
+    @staticmethod
+    def forward(ctx: Any, z: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(z, weights)
+        # z is the transpose of what is stored, D x M; rows of that are contiguous.
+        stored = z.T
+        weighted = torch.empty_like(stored, memory_format=torch.contiguous_format)
+        gram = z.new_zeros(len(z), len(z), dtype=torch.float64)
+        exact = len(stored) <= _EXACT_COLUMNS
+        for block in _blocks(len(stored)):
+            part = torch.mul(stored[block], _block_weights(weights, block), out=weighted[block])
+            if exact:
+                gram.addmm_(part.T.double(), stored[block].double())
+            else:
+                gram += part.T @ stored[block]
+        return weighted.T, gram
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_weighted: Tensor, grad_gram: Tensor) -> tuple[Tensor, Tensor]:
+        z, weights = ctx.saved_tensors
+        stored, grad_stored = z.T, grad_weighted.T
+        symmetric = (grad_gram + grad_gram.T).to(z.dtype)
+        grad_z = torch.empty_like(stored, memory_format=torch.contiguous_format)
+        grad_weights = torch.zeros_like(weights)
+        for block in _blocks(len(stored)):
+            from_gram, direct = stored[block] @ symmetric, grad_stored[block]
+            torch.add(from_gram, direct, out=grad_z[block]).mul_(_block_weights(weights, block))
+            per_feature = from_gram.mul_(0.5).add_(direct).mul_(stored[block]).sum(1)
+            if len(weights) > 1:
+                grad_weights[block] = per_feature
+            else:
+                grad_weights += per_feature.sum()
+        return grad_z.T, grad_weights
+
+
+def _blocks(n_rows: int) -> Iterator[slice]:
+    for start in range(0, n_rows, _BLOCK_COLUMNS):
+        yield slice(start, start + _BLOCK_COLUMNS)
+
+
+def _block_weights(weights: Tensor, block: slice) -> Tensor:
+    return weights[block].unsqueeze(-1) if len(weights) > 1 else weights
+
+
+def weighted_gram(
+    z: Float[Tensor, "M D"], weights: Float[Tensor, " D"]
+) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M M"]]:
+    """z * weights, and z diag(weights) z' in float64 without a float64 copy of z; `weights` may be a single one.
+
+    Up to 2048 columns every product is float64. Beyond, blocks of 256 columns are multiplied in the precision of z and
+    added up in float64: rounding then stays an order of magnitude below the jitter of a covariance.
+    """
+    weighted, gram = _WeightedGram.apply(z, weights)
+    return weighted, gram
 
 
 def lower_triangular(raw: Float[Tensor, "*P M M"]) -> Float[Tensor, "*P M M"]:

@@ -39,4 +39,4 @@ class FactorMixing(nn.Module):
 
     def weighted_mean_sum(self, latents: Marginals, y: SparseRows) -> Float[Tensor, ""]:
         """sum_ik y_ik E[f_ik] over the stored entries of y (B x K), without forming any other utility."""
-        return (latents.mean * matmul(y, self.loadings)).sum() + matmul(y, self.bias.unsqueeze(-1)).sum()
+        return (latents.mean * matmul(y, self.loadings)).sum() + y.values @ self.bias.index_select(0, y.columns)

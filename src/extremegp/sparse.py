@@ -57,19 +57,18 @@ class SparseRows:
     def device(self) -> torch.device:
         return self.values.device
 
-    def squared(self) -> SparseRows:
-        """The rows with every entry squared."""
-        return SparseRows(self.offsets, self.columns, self.values.square(), self.n_columns)
+    @cached_property
+    def rows(self) -> Int[Tensor, " nnz"]:
+        """Row index of every stored entry."""
+        return torch.repeat_interleave(torch.arange(self.shape[0], device=self.device), self.offsets.diff())
 
     @cached_property
     def transposed(self) -> SparseRows:
         """The D x B transpose, in compressed-row form too."""
-        n_rows = len(self.offsets) - 1
         order = torch.argsort(self.columns, stable=True)
-        rows = torch.repeat_interleave(torch.arange(n_rows, device=self.device), self.offsets.diff())
         counts = torch.bincount(self.columns, minlength=self.n_columns)
         offsets = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-        return SparseRows(offsets, rows[order], self.values[order], n_rows)
+        return SparseRows(offsets, self.rows[order], self.values[order], self.shape[0])
 
 
 Inputs: TypeAlias = Tensor | SparseRows
@@ -102,13 +101,11 @@ def matmul(x: Inputs, weight: Float[Tensor, "D M"]) -> Float[Tensor, "B M"]:
 
 def weighted_square_norms(x: Inputs, weights: Float[Tensor, " D"]) -> Float[Tensor, " B"]:
     """sum_d weights_d x_d^2 of every row; `weights` of length one stands for D equal weights."""
-    if len(weights) == 1:
-        if isinstance(x, SparseRows):
-            ones = x.values.new_ones(x.n_columns, 1)
-            return _bag_product(x.squared(), ones).squeeze(-1) * weights
-        return x.square().sum(-1) * weights
-    squared = x.squared() if isinstance(x, SparseRows) else x.square()
-    return matmul(squared, weights.unsqueeze(-1)).squeeze(-1)
+    if isinstance(x, SparseRows):
+        # The gradient of index_select adds in a fixed order; that of brackets does not.
+        scale = weights.index_select(0, x.columns) if len(weights) > 1 else weights
+        return weights.new_zeros(x.shape[0]).index_add(0, x.rows, x.values.square() * scale)
+    return x.square() @ weights if len(weights) > 1 else x.square().sum(-1) * weights
 
 
 def row_block(

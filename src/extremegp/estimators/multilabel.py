@@ -96,7 +96,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         kl_weight: float = 1.0,
         epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 0.02,
+        learning_rate: float = 0.03,
         validation_fraction: float = 0.0,
         patience: int | None = None,
         time_budget: float | None = None,
@@ -216,7 +216,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         return self
 
     def predict_topk(
-        self, X: Any, k: int = 5, *, by: Literal["utility", "probability"] = "utility", output: str = "arrays"
+        self, X: Any, k: int = 5, *, by: Literal["utility", "probability"] = "probability", output: str = "arrays"
     ) -> TopK | FloatCSR:
         """The k best labels of every row, without ever holding N x K.
 
@@ -273,7 +273,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             sample_weight: weights of the N rows.
         """
         y = self.encode_labels(Y)
-        best = self._top(X, 1, "utility")
+        best = self._top(X, 1, "probability")
         _check_lengths(best.labels, y)
         return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
 

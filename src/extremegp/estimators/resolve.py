@@ -59,7 +59,8 @@ def model_settings(params: dict[str, Any], *, n_rows: int, n_features: int, n_la
         normalise = params["features"] != "raw"
     linear_term = params["linear_term"]
     if linear_term == "auto":
-        linear_term = False
+        # Where the inducing inputs cannot span feature space, an exact linear term gives the means what they lack.
+        linear_term = n_features >= 2 * n_inducing
     return check_model_settings(
         ModelSettings(
             n_features=n_features,
@@ -107,7 +108,7 @@ def training_settings(params: dict[str, Any], *, n_rows: int, seed: int) -> Trai
     batch_size = min(batch_size, n_rows)
     steps_per_epoch = math.ceil(n_rows / batch_size)
     epochs = (
-        max(3, min(100, round(1500 / steps_per_epoch)))
+        max(3, min(100, round(1200 / steps_per_epoch)))
         if epochs == "auto"
         else number("epochs", epochs, low=1, integer=True)
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -48,19 +47,19 @@ class SparseGP(Latents):
 
 class _ConditionedGP(ConditionedLatents):
     def __init__(self, latents: SparseGP) -> None:
-        self.kernel, self.posterior = latents.kernel, latents.posterior
-        self.z: Float[Tensor, "M D"] = latents.inducing()
-        z64 = self.z.to(torch.float64)
-        covariance = self.kernel(z64, z64)
-        inverse = inverse_cholesky(covariance, relative_jitter=latents.relative_jitter)
-        self.inverse_factor: Float[Tensor, "M M"] = inverse.to(self.z.dtype)
+        z = latents.inducing()
+        self.kernel, self.posterior = latents.kernel.at(z), latents.posterior
+        self.inverse_factor: Float[Tensor, "M M"] = inverse_cholesky(
+            self.kernel.gram(), relative_jitter=latents.relative_jitter, dtype=z.dtype
+        )
 
     def marginals(self, x: Inputs) -> Marginals:
         """Mean a'E[v] and variance k(x, x) - a'a + a'Cov[v]a, a = L^-1 k_Z(x)."""
-        a = self.kernel(x, self.z) @ self.inverse_factor.T
+        cross, prior_variance = self.kernel(x)
+        a = cross @ self.inverse_factor.T
         mean, variance = self.posterior.marginals(a, self.inverse_factor)
         # Rounding may leave the prior's remainder slightly below zero where x is an inducing input.
-        remainder = (self.kernel.diagonal(x) - a.square().sum(-1)).clamp(min=0.0)
+        remainder = (prior_variance - a.square().sum(-1)).clamp(min=0.0)
         return Marginals(mean, variance + remainder.unsqueeze(-1))
 
     def kl(self) -> Float[Tensor, ""]:

@@ -35,7 +35,7 @@ class _SoftplusOverLabels(torch.autograd.Function):
             phi = loadings[labels]
             phi2 = phi.square()
             value, dm, dv = softplus_moments(torch.addmm(bias[labels], mean, phi.T), variance @ phi2.T)
-            total += value.sum(dtype=torch.float64)
+            total += value.sum(dim=1).sum(dtype=torch.float64)
             if needs_grad:
                 grad_mean.addmm_(dm, phi)
                 grad_variance.addmm_(dv, phi2)

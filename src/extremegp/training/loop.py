@@ -18,6 +18,7 @@ from torch import Tensor
 from extremegp.errors import ExtremeGPError
 from extremegp.files import copy_state
 from extremegp.linalg import NotPositiveDefiniteError
+from extremegp.inducing import FreeInducingInputs
 from extremegp.model import ELBO, VariationalModel
 from extremegp.sparse import SparseRows, row_block
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -110,7 +111,12 @@ class _Run:
         self.reporter, self.validate = reporter, validate
         self.checkpoint, self.fingerprint = checkpoint, fingerprint
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(self.parameters, lr=settings.learning_rate, fused=True)
+        scales = _step_scales(model)
+        self.optimizer = torch.optim.Adam(
+            [{"params": [parameter], "scale": scales.get(parameter, 1.0)} for parameter in self.parameters],
+            lr=settings.learning_rate,
+            fused=True,
+        )
         self.steps_per_epoch = batches_per_epoch(x.shape[0], settings.batch_size)
         self.best: dict[str, Tensor] = {}
         self.last_kl = math.nan
@@ -159,14 +165,15 @@ class _Run:
             batches = epoch_batches(self.x.shape[0], self.settings.batch_size, seed=self.settings.seed, epoch=epoch)
             for rows in batches[first:]:
                 self._step(rows)
-                if progress.step in ((epoch + 1) * self.steps_per_epoch, progress.total_steps) or self._out_of_time():
+                done = progress.step == progress.total_steps or self._out_of_time()
+                if done or progress.step == (epoch + 1) * self.steps_per_epoch:
                     self._end_epoch(epoch)
                 if interrupt.requested:
                     self._save()
                     raise TrainingInterrupted(None if self.checkpoint is None else str(self.checkpoint))
                 if time.monotonic() - self.saved_at > self.settings.checkpoint_seconds:
                     self._save()
-                if progress.step == progress.total_steps or self._out_of_time():
+                if done:
                     return
 
     def _stopped(self) -> bool:
@@ -196,9 +203,9 @@ class _Run:
 
     def _step(self, rows: NDArray[np.int64]) -> None:
         progress = self.progress
-        rate = self.settings.learning_rate * one_cycle(progress.step / progress.total_steps)
+        rate = self._learning_rate()
         for group in self.optimizer.param_groups:
-            group["lr"] = rate
+            group["lr"] = rate * group["scale"]
         elbo = self._gradients(rows)
         bound = float(elbo.bound.detach())
         if not math.isfinite(bound):
@@ -213,6 +220,9 @@ class _Run:
         progress.bound_sum += bound
         self.reporter.step(progress.step, progress.total_steps, bound / self.x.shape[0])
 
+    def _learning_rate(self) -> float:
+        return self.settings.learning_rate * one_cycle(self.progress.step / self.progress.total_steps)
+
     def _end_epoch(self, epoch: int) -> None:
         progress = self.progress
         steps = progress.step - epoch * self.steps_per_epoch
@@ -220,7 +230,7 @@ class _Run:
             "epoch": epoch + 1.0,
             "elbo": progress.bound_sum / steps,
             "kl": self.last_kl,
-            "learning_rate": self.optimizer.param_groups[0]["lr"],
+            "learning_rate": self._learning_rate(),
             "seconds": self._seconds(),
         }
         progress.bound_sum = 0.0
@@ -245,3 +255,12 @@ class _Run:
             fingerprint=self.fingerprint,
         )
         self.saved_at = time.monotonic()
+
+
+def _step_scales(model: VariationalModel) -> dict[Tensor, float]:
+    """Factors on the learning rate: Adam's steps are absolute, so inducing inputs get theirs in units of their entries."""
+    return {
+        module.transposed: float(module.transposed.detach().square().mean().sqrt())
+        for module in model.modules()
+        if isinstance(module, FreeInducingInputs)
+    }

@@ -1,0 +1,162 @@
+"""One method on prepared data, in a process of its own; started by peers.py, perhaps under another interpreter.
+
+    python peer_worker.py METHOD FOLDER
+
+FOLDER holds x.npz, y.npz, test_x.npz (SciPy CSR matrices), train.txt (the first two in the repository's text format,
+without rows that have no features) and options.json. Written to it are scores.npz (N x K, the best labels of the test
+rows with their scores) and costs.json. Imports no more than the method needs, so that peers with requirements of their
+own can run it.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+import time
+import warnings
+from collections.abc import Callable
+from contextlib import redirect_stdout
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_matrix, load_npz, save_npz, vstack
+
+TOP = 5
+BLOCK_ELEMENTS = 1 << 26
+Rank = Callable[[csr_matrix], csr_matrix]
+
+
+def omikuji(folder: Path, y: csr_matrix, loss: str) -> Rank:
+    """Parabel-like trees of linear classifiers, all else as Omikuji sets it by default."""
+    import omikuji
+
+    hyper_parameters = omikuji.Model.default_hyper_param()
+    hyper_parameters.linear_loss_type = omikuji.LossType[loss].value
+    model = omikuji.Model.train_on_data(str(folder / "train.txt"), hyper_parameters)
+    n_labels = y.shape[1]
+
+    def rank(x: csr_matrix) -> csr_matrix:
+        rows = (list(zip(row.indices.tolist(), row.data.tolist(), strict=True)) for row in x)
+        return from_pairs([model.predict(row, top_k=TOP) for row in rows], n_labels)
+
+    return rank
+
+
+def napkinxc(folder: Path, x: csr_matrix, y: csr_matrix, kind: str) -> Rank:
+    """A probabilistic label tree, or one-vs-rest, as napkinXC sets them by default."""
+    from napkinxc import models
+
+    model = getattr(models, kind)(str(folder / f"napkinxc-{kind}"))
+    model.fit(x, [row.indices.tolist() for row in y])
+    n_labels = y.shape[1]
+    return lambda test: from_pairs(model.predict_proba(test, top_k=TOP), n_labels)
+
+
+def logistic(x: csr_matrix, y: csr_matrix, strength: float) -> Rank:
+    """One-vs-rest logistic regression by scikit-learn."""
+    model = fit_one_vs_rest(x, y, strength)
+    step = max(1, BLOCK_ELEMENTS // y.shape[1])
+
+    def rank(test: csr_matrix) -> csr_matrix:
+        starts = range(0, test.shape[0], step)
+        return vstack([best(model.predict_proba(test[start : start + step])) for start in starts], format="csr")
+
+    return rank
+
+
+def fit_one_vs_rest(x: csr_matrix, y: csr_matrix, strength: float) -> Any:
+    """scikit-learn's one-vs-rest logistic regression; `strength` is C, the inverse of the regularisation."""
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.multiclass import OneVsRestClassifier
+
+    with warnings.catch_warnings():
+        # Labels that no training row has get a constant classifier, which is right.
+        warnings.filterwarnings("ignore", message="Label .* is present in", category=UserWarning)
+        return OneVsRestClassifier(LogisticRegression(C=strength, solver="liblinear")).fit(x, y)
+
+
+def pecos(x: csr_matrix, y: csr_matrix, tree: bool) -> Rank:
+    """XR-Linear on a tree from k-means of PIFA label embeddings, or one-vs-rest, as PECOS sets them by default."""
+    from pecos.xmc import Indexer, LabelEmbeddingFactory
+    from pecos.xmc.xlinear.model import XLinearModel
+
+    x, labels = x.astype(np.float32), y.tocsc().astype(np.float32)
+    clusters = Indexer.gen(LabelEmbeddingFactory.create(y.astype(np.float32), x, method="pifa")) if tree else None
+    model = XLinearModel.train(x, labels, C=clusters)
+    return lambda test: model.predict(test.astype(np.float32), only_topk=TOP)
+
+
+def extremegp(x: csr_matrix, y: csr_matrix, options: dict[str, Any]) -> Rank:
+    """This library at its default settings, but for what --param changes."""
+    from extremegp import MultiLabelGPClassifier
+    from extremegp.cli.settings import parse_settings
+
+    parameters = parse_settings(options["parameters"])
+    model = MultiLabelGPClassifier(**parameters, random_state=options["seed"], verbose=False).fit(x, y)
+    return lambda test: csr_matrix(model.predict_topk(test, k=TOP, output="csr"))
+
+
+def from_pairs(rows: list[list[tuple[int, float]]], n_labels: int) -> csr_matrix:
+    """Pairs (label, score) of every row as a sparse matrix."""
+    offsets = np.cumsum([0, *map(len, rows)])
+    pairs = [pair for row in rows for pair in row]
+    scores = np.array([score for _, score in pairs], dtype=np.float32)
+    return csr_matrix((scores, [label for label, _ in pairs], offsets), shape=(len(rows), n_labels))
+
+
+def best(scores: np.ndarray[Any, Any]) -> csr_matrix:
+    """The best labels of dense scores as a sparse matrix."""
+    top = min(TOP, scores.shape[1])
+    columns = np.argpartition(scores, -top, axis=1)[:, -top:]
+    values = np.take_along_axis(scores, columns, axis=1)
+    offsets = np.arange(len(scores) + 1) * top
+    return csr_matrix((values.ravel().astype(np.float32), columns.ravel(), offsets), shape=scores.shape)
+
+
+def peak_memory() -> int:
+    """Bytes of memory that this process held at most."""
+    try:
+        # What getrusage gives on Linux includes the process that started this one.
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+        return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    except (OSError, StopIteration):
+        unit = 1 if sys.platform == "darwin" else 1024
+        return unit * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+
+
+def main() -> None:
+    method, folder = sys.argv[1], Path(sys.argv[2])
+    x, y, test_x = (csr_matrix(load_npz(folder / f"{part}.npz")) for part in ("x", "y", "test_x"))
+    options = json.loads((folder / "options.json").read_text(encoding="utf-8"))
+    methods: dict[str, Callable[[], Rank]] = {
+        "extremegp": lambda: extremegp(x, y, options),
+        "omikuji": lambda: omikuji(folder, y, "HINGE"),
+        "omikuji-log": lambda: omikuji(folder, y, "LOG"),
+        "napkinxc-plt": lambda: napkinxc(folder, x, y, "PLT"),
+        "napkinxc-ovr": lambda: napkinxc(folder, x, y, "BR"),
+        "logistic": lambda: logistic(x, y, options["logistic_c"]),
+        "pecos-xr": lambda: pecos(x, y, tree=True),
+        "pecos-ovr": lambda: pecos(x, y, tree=False),
+    }
+    with redirect_stdout(sys.stderr):
+        clocks = [(time.process_time(), time.perf_counter())]
+        rank = methods[method]()
+        clocks.append((time.process_time(), time.perf_counter()))
+        scores = rank(test_x)
+        clocks.append((time.process_time(), time.perf_counter()))
+    (train_cpu, train_wall), (test_cpu, test_wall) = np.diff(clocks, axis=0).tolist()
+    costs = {
+        "train_cpu_seconds": train_cpu,
+        "train_seconds": train_wall,
+        "test_cpu_seconds": test_cpu,
+        "test_seconds": test_wall,
+        "peak_gigabytes": peak_memory() / 1e9,
+    }
+    save_npz(folder / "scores.npz", scores)
+    (folder / "costs.json").write_text(json.dumps(costs), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()
