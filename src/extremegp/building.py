@@ -83,7 +83,7 @@ class ModelSettings:
             relative_jitter=self.relative_jitter,
         )
         if self.linear_term:
-            latents = SumLatents([latents, LinearFunctions(d, p)])
+            latents = SumLatents([latents, LinearFunctions(d, p, prior_variance=0.1)])
         mixing = FactorMixing(torch.zeros(self.n_labels, p), torch.zeros(self.n_labels))
         return VariationalModel(latents, mixing, BernoulliLabels())
 

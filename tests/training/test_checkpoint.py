@@ -12,6 +12,7 @@ from extremegp.files import read_tensors, write_tensors
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 
 PROGRESS = Progress(
+    step_scales=[1.0],
     step=7, total_steps=20, bound_sum=-3.5, seconds=1.25, best_score=0.5, best_epoch=1, history=[{"epoch": 1.0}]
 )
 
@@ -124,7 +125,7 @@ def test_a_checkpoint_that_was_altered_is_refused(saved: Path, tensors: dict[str
 
 def test_without_validation_there_are_no_best_parameters(tmp_path: Path):
     module, optimizer = _run(0, 1)
-    progress = Progress(step=1, total_steps=2)
+    progress = Progress(step=1, total_steps=2, step_scales=[1.0])
     save_checkpoint(tmp_path / "c", model=module, optimizer=optimizer, best={}, progress=progress, fingerprint="f")
     _, _, restored, best = _load(tmp_path / "c")
     assert best == {}

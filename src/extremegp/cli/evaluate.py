@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import typer
 
@@ -36,12 +36,16 @@ def evaluate(
             "two numbers; with the label counts of the training data.",
         ),
     ] = "default",
+    by: Annotated[
+        Literal["probability", "utility"],
+        typer.Option("--by", help="Rank by probability, or by mean utility as in the papers."),
+    ] = "probability",
     json: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled data.
 
-    Ranking metrics order labels by mean utility: P@k, nDCG@k, recall R@k,
+    Ranking metrics order labels by probability: P@k, nDCG@k, recall R@k,
     macro_R@k (averaged over labels), propensity-scored PSP@k and PSnDCG@k (Jain
     et al. 2016), and the parts of tail labels (under 10 training rows).
     Probability metrics: log_loss (nats per row, summed over labels), brier
@@ -72,8 +76,9 @@ def evaluate(
         raise DataError('has no "labels", which evaluate needs; for texts without labels there is predict', path=data)
     y = classifier.encode_labels(given)
     n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
+    blocks = Predictor(classifier.model_).mean_utilities_and_probabilities(classifier.features_.transform(x))
     metrics = measure(
-        Predictor(classifier.model_).mean_utilities_and_probabilities(classifier.features_.transform(x)),
+        ((rows, means if by == "utility" else probabilities, probabilities) for rows, means, probabilities in blocks),
         y,
         ks=ranks,
         propensity=propensities(classifier.label_counts_, classifier.n_rows_, a, b),

@@ -51,8 +51,8 @@ def predict(
     top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels per row.")] = 5,
     by: Annotated[
         Literal["utility", "probability"],
-        typer.Option("--by", help="Rank by mean utility, as in the papers, or by probability."),
-    ] = "utility",
+        typer.Option("--by", help="Rank by probability, or by mean utility as in the papers."),
+    ] = "probability",
     format: FormatOption = "auto",
     json: JsonOption = None,
     quiet: QuietOption = False,

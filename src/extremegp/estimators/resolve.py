@@ -106,9 +106,8 @@ def training_settings(params: dict[str, Any], *, n_rows: int, seed: int) -> Trai
         else number("batch_size", batch_size, low=1, integer=True)
     )
     batch_size = min(batch_size, n_rows)
-    steps_per_epoch = math.ceil(n_rows / batch_size)
     epochs = (
-        max(3, min(100, round(1200 / steps_per_epoch)))
+        max(3, min(100, round(4500 / math.sqrt(n_rows))))
         if epochs == "auto"
         else number("epochs", epochs, low=1, integer=True)
     )

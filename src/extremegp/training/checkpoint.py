@@ -23,6 +23,7 @@ class Progress:
     Attributes:
         step: optimiser steps made.
         total_steps: steps of the whole schedule.
+        step_scales: factor on the learning rate of every learnt parameter, in the model's order.
         bound_sum: sum of the ELBO estimates of the current epoch.
         seconds: training time so far, all sessions together.
         best_score: best validation score so far.
@@ -32,6 +33,7 @@ class Progress:
 
     step: int
     total_steps: int
+    step_scales: list[float]
     bound_sum: float = 0.0
     seconds: float = 0.0
     best_score: float | None = None
@@ -73,6 +75,8 @@ def load_checkpoint(
             "repeat the original command, or start anew without resuming"
         )
     progress = _progress(header.get("progress"), path)
+    if len(progress.step_scales) != len(optimizer.param_groups):
+        raise ModelFormatError(f"{path}: its step scales do not fit the model")
     best = _part(tensors, "best.")
     if best:
         check_state(model, best, source=path)
@@ -89,6 +93,8 @@ def _progress(record: Any, path: str | Path) -> Progress:
         and all(isinstance(record[name], (int, float)) for name in ("bound_sum", "seconds"))
         and isinstance(record["best_score"], (int, float, type(None)))
         and isinstance(record["history"], list)
+        and isinstance(record["step_scales"], list)
+        and all(isinstance(scale, float) for scale in record["step_scales"])
         and 0 <= record["step"] <= record["total_steps"]
     )
     if not sound:

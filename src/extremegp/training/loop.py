@@ -19,6 +19,7 @@ from extremegp.errors import ExtremeGPError
 from extremegp.files import copy_state
 from extremegp.linalg import NotPositiveDefiniteError
 from extremegp.inducing import FreeInducingInputs
+from extremegp.latents import LinearFunctions
 from extremegp.model import ELBO, VariationalModel
 from extremegp.sparse import SparseRows, row_block
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
@@ -111,11 +112,8 @@ class _Run:
         self.reporter, self.validate = reporter, validate
         self.checkpoint, self.fingerprint = checkpoint, fingerprint
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        scales = _step_scales(model)
         self.optimizer = torch.optim.Adam(
-            [{"params": [parameter], "scale": scales.get(parameter, 1.0)} for parameter in self.parameters],
-            lr=settings.learning_rate,
-            fused=True,
+            [{"params": [parameter]} for parameter in self.parameters], lr=settings.learning_rate, fused=True
         )
         self.steps_per_epoch = batches_per_epoch(x.shape[0], settings.batch_size)
         self.best: dict[str, Tensor] = {}
@@ -127,7 +125,9 @@ class _Run:
                 self.checkpoint, model=self.model, optimizer=self.optimizer, fingerprint=self.fingerprint
             )
         else:
-            self.progress = Progress(step=0, total_steps=self._planned_steps())
+            self.progress = Progress(
+                step=0, total_steps=self._planned_steps(), step_scales=_step_scales(self.model, self.parameters)
+            )
         self.started = self.saved_at = time.monotonic()
         self.seconds_before = self.progress.seconds
         try:
@@ -204,8 +204,8 @@ class _Run:
     def _step(self, rows: NDArray[np.int64]) -> None:
         progress = self.progress
         rate = self._learning_rate()
-        for group in self.optimizer.param_groups:
-            group["lr"] = rate * group["scale"]
+        for group, scale in zip(self.optimizer.param_groups, progress.step_scales, strict=True):
+            group["lr"] = rate * scale
         elbo = self._gradients(rows)
         bound = float(elbo.bound.detach())
         if not math.isfinite(bound):
@@ -257,10 +257,16 @@ class _Run:
         self.saved_at = time.monotonic()
 
 
-def _step_scales(model: VariationalModel) -> dict[Tensor, float]:
-    """Factors on the learning rate: Adam's steps are absolute, so inducing inputs get theirs in units of their entries."""
-    return {
-        module.transposed: float(module.transposed.detach().square().mean().sqrt())
-        for module in model.modules()
-        if isinstance(module, FreeInducingInputs)
-    }
+def _step_scales(model: VariationalModel, parameters: list[Tensor]) -> list[float]:
+    """Factors on the learning rate, as Adam's steps are absolute.
+
+    Inducing inputs move in units of their entries. Loadings, which have no posterior to keep them from fitting noise, move
+    slower than what has one: on real data that gives better held-out log-loss at the same bound.
+    """
+    scales: dict[Tensor, float] = {model.mixing.loadings: 0.3}
+    for module in model.modules():
+        if isinstance(module, FreeInducingInputs):
+            scales[module.transposed] = float(module.transposed.detach().square().mean().sqrt())
+        elif isinstance(module, LinearFunctions):
+            scales[module.q_mean] = 0.3
+    return [scales.get(parameter, 1.0) for parameter in parameters]

@@ -36,8 +36,8 @@ def training_memory(
 ) -> int:
     """Bytes that training takes at its peak, within a factor of two.
 
-    Every parameter is held with its gradient and two moments; arrays of the batch are held with their gradients; K_Z,
-    its factors and the three D x M arrays that it is made of are float64, with their gradients.
+    Every parameter is held with its gradient and two moments, arrays of the batch and the weighted inducing inputs with
+    their gradients; K_Z and its factors are float64.
 
     Args:
         n_features: D.
@@ -54,7 +54,7 @@ def training_memory(
     full = posterior.startswith("full")
     parameters = d * m + k * (p + 1) + p * m + (p * m * m if full else p * m + m * m) + (d * p if linear_term else 0)
     batch = 4 * b * m + 6 * b * p + (3 * p * b * m if full else 0) + 6 * min(b * k, 1 << 20)
-    return item_size * (4 * parameters + 2 * batch) + 8 * (6 * d * m + 12 * m * m) + 12 * n_stored
+    return item_size * (4 * parameters + 2 * batch + 3 * d * m) + 8 * 12 * m * m + 12 * n_stored
 
 
 def check_memory(needed: int, *, settings: str, available: int | None = None) -> None:
