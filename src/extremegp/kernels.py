@@ -139,7 +139,7 @@ class SquaredExponential(InnerProductKernel):
 
 
 class SEPlusLinear(InnerProductKernel):
-    """a exp(-1/2 sum_d w_d (x_d - z_d)^2) + (1 - a) sum_d w_d x_d z_d, with the same weights in both (T 2.29, ARD/LINEAR).
+    """a exp(-1/2 sum_d w_d (x_d - z_d)^2) + (1 - a) sum_d w_d x_d z_d, the same weights in both (T 2.29, ARD/LINEAR).
 
     Args:
         weight: start of the weights.

@@ -49,7 +49,7 @@ class VariationalModel(nn.Module):
         self.latents, self.mixing, self.likelihood = latents, mixing, likelihood
 
     def elbo(self, x: Inputs, y: SparseRows, *, n_rows: int) -> ELBO:
-        """The bound from a batch of B inputs and their labels, out of `n_rows` in all; its mean over batches is exact."""
+        """The bound from a batch of B inputs and their labels, out of `n_rows`; its mean over batches is exact."""
         conditioned = self.latents.condition()
         data = self.likelihood.expected_log_prob(conditioned.marginals(x), self.mixing, y)
         return ELBO(data, conditioned.kl(), n_rows / x.shape[0])

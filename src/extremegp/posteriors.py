@@ -1,7 +1,7 @@
 """Variational distributions q(u) over the inducing variables of P functions (T 2.19-2.21, ML 9-13).
 
-With K_Z = L L' and u = L v, a posterior sees an input x through a = L^-1 k_Z(x): it gives a'E[v] and a'Cov[v]a for each of
-the P functions, and KL[q(v) || N(0, I)], which equals KL[q(u) || p(u)].
+With K_Z = L L' and u = L v, a posterior sees an input x through a = L^-1 k_Z(x): it gives a'E[v] and a'Cov[v]a for each
+of the P functions, and KL[q(v) || N(0, I)], which equals KL[q(u) || p(u)].
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ def _start_mean(n_functions: int, n_inducing: int) -> nn.Parameter:
 class SharedBasis(Posterior):
     """v_p ~ N(w_p, C diag(d_p) C'), with one lower-triangular C for all p.
 
-    The optimal whitened covariances (I + sum_i lambda_pi a_i a_i')^-1 nearly share their eigenvectors, so one basis and P
+    The optimal whitened covariances (I + sum_i lambda_pi a_i a_i')^-1 nearly share their eigenvectors: one basis and P
     diagonals lose little against P full matrices and cost O(M^2 + M P) instead of O(M^2 P) per input.
 
     Args:

@@ -1,4 +1,4 @@
-"""Minibatches of inputs: a dense tensor, or the rows of a CSR matrix as tensors, and their products with dense matrices."""
+"""Minibatches of inputs, dense tensors or the rows of a CSR matrix as tensors, and their products with matrices."""
 
 from __future__ import annotations
 

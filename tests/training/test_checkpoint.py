@@ -13,7 +13,13 @@ from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkp
 
 PROGRESS = Progress(
     step_scales=[1.0],
-    step=7, total_steps=20, bound_sum=-3.5, seconds=1.25, best_score=0.5, best_epoch=1, history=[{"epoch": 1.0}]
+    step=7,
+    total_steps=20,
+    bound_sum=-3.5,
+    seconds=1.25,
+    best_score=0.5,
+    best_epoch=1,
+    history=[{"epoch": 1.0}],
 )
 
 

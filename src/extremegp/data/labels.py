@@ -151,7 +151,7 @@ def encode_targets(Y: Any) -> tuple[FloatCSR, LabelSpace | None]:
 
 def _one_label_each() -> str:
     return (
-        "Unknown label type: Y has one value per row: that is a multi-class target, so use MultiClassGPClassifier; for "
+        "Unknown label type: Y has one value per row: that is a multi-class target, of one class per row; for "
         "multi-label targets pass an indicator matrix (rows x labels) or a list of label lists such as [['a', 'b'], []]"
     )
 

@@ -41,7 +41,8 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         features: what is done to X first, in training and prediction alike: "unit" scales rows to unit norm, "tfidf"
             weighs counts, "raw" leaves X alone, "text" takes a list of strings.
         kernel: "se", "ard", "linear", "linear-ell", "se+linear" or "ard+linear".
-        linear_term: add an exact linear Gaussian process on the D features to every latent function.
+        linear_term: add an exact linear Gaussian process on the D features to every latent function; "auto" does so
+            where D is at least 2 M.
         posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened) or "full-u".
         n_latent: P; "auto" is the number of labels, at most 300.
         n_inducing: M, at most the number of rows.
@@ -54,7 +55,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         validation_fraction: share of the rows held out to choose the best epoch by P@1; 0 holds out none.
         patience: with validation, stop after so many epochs without a better P@1; None runs all epochs.
         time_budget: seconds of training to plan for; None for no limit.
-        checkpoint: file to save progress to. If it exists, training resumes from it; it is removed at the end.
+        checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
         checkpoint_seconds: seconds between two savings of progress.
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
         dtype: "float32" or "float64"; covariances are factorised in float64 always.
@@ -172,7 +173,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         x, y, held_out = self._split(x, y, features, space, validation, rng)
 
         settings = model_settings(params, n_rows=x.shape[0], n_features=x.shape[1], n_labels=y.shape[1])
-        training = training_settings(params, n_rows=x.shape[0], seed=seed)
+        training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
         dtype = DTYPES[choice("dtype", self.dtype, DTYPES)]
         needed = training_memory(
             n_features=settings.n_features,
@@ -201,8 +202,6 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
                 [x, y, *(held_out or ())], {**asdict(settings), **asdict(training), "dtype": self.dtype}
             ),
         )
-        if self.checkpoint is not None:
-            Path(self.checkpoint).unlink(missing_ok=True)
         self._adopt(
             model.requires_grad_(False),
             settings=settings,

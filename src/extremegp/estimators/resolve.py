@@ -93,8 +93,8 @@ def check_model_settings(settings: ModelSettings) -> ModelSettings:
     return settings
 
 
-def training_settings(params: dict[str, Any], *, n_rows: int, seed: int) -> TrainingSettings:
-    """The training that an estimator's parameters ask for, on N rows.
+def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: int, seed: int) -> TrainingSettings:
+    """The training that an estimator's parameters ask for, of a model on N rows.
 
     Raises:
         SettingsError: a parameter is outside its domain.
@@ -106,11 +106,9 @@ def training_settings(params: dict[str, Any], *, n_rows: int, seed: int) -> Trai
         else number("batch_size", batch_size, low=1, integer=True)
     )
     batch_size = min(batch_size, n_rows)
-    epochs = (
-        max(3, min(100, round(4500 / math.sqrt(n_rows))))
-        if epochs == "auto"
-        else number("epochs", epochs, low=1, integer=True)
-    )
+    # A linear term learns features that few rows have, and so takes longer.
+    passes = (10500 if model.linear_term else 4500) / math.sqrt(n_rows)
+    epochs = max(3, min(150, round(passes))) if epochs == "auto" else number("epochs", epochs, low=1, integer=True)
     patience, budget = params["patience"], params["time_budget"]
     return TrainingSettings(
         epochs=epochs,

@@ -63,7 +63,7 @@ class _ConditionedSum(ConditionedLatents):
 
 
 class SumLatents(Latents):
-    """h_p = sum of independent latent functions, each with its own posterior: a sum of kernels, each with its own means."""
+    """h_p = sum of independent latent functions, each with its own posterior: a sum of kernels with a mean for each."""
 
     def __init__(self, terms: Sequence[Latents]) -> None:
         super().__init__()
