@@ -100,7 +100,7 @@ def initialise(
     """Start a model from its training data, in place.
 
     Inducing inputs are the centres of a mini-batch k-means of the inputs, biases the log-odds of the label frequencies,
-    loadings N(0, 0.09/P).
+    loadings N(0, 1/P).
 
     Args:
         model: as `ModelSettings.build` makes it.
@@ -118,7 +118,7 @@ def initialise(
     frequency = np.asarray(y.sum(axis=0), dtype=np.float64).ravel() / n_rows
     frequency = np.clip(frequency, 0.5 / n_rows, 1 - 0.5 / n_rows)
     mixing.bias.copy_(_like(np.log(frequency / (1 - frequency)), mixing.bias))
-    mixing.loadings.copy_(_like(rng.normal(scale=0.3 / np.sqrt(n_latent), size=mixing.loadings.shape), mixing.loadings))
+    mixing.loadings.copy_(_like(rng.normal(scale=1.0 / np.sqrt(n_latent), size=mixing.loadings.shape), mixing.loadings))
 
 
 def _like(values: NDArray[Any], parameter: Tensor) -> Tensor:

@@ -45,7 +45,9 @@ _POSTERIORS = {
 PRESETS: MappingProxyType[str, Preset] = MappingProxyType(
     {
         name + inducing + posterior: Preset(
-            MappingProxyType({"kernel": kernel, "linear_term": False, "posterior": family, "learn_inducing": True} | changes),
+            MappingProxyType(
+                {"kernel": kernel, "linear_term": False, "posterior": family, "learn_inducing": True} | changes
+            ),
             f"{paper_name}{inducing}, thesis section 4.5.2 and Tables 4.5, 4.10",
             what + how + which,
         )

@@ -32,7 +32,7 @@ def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
 
 def test_info_is_a_table(model: Path, run: Run) -> None:
     shown = run("info", model).stdout
-    for part in ("MultiLabelGPClassifier", "ard+linear", "n_inducing", "green, dark", "tensors.safetensors"):
+    for part in ("MultiLabelGPClassifier", "ard", "n_inducing", "green, dark", "tensors.safetensors"):
         assert part in shown
 
 
@@ -61,7 +61,12 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path, run: Run) -> None:
 def test_presets_are_listed(run: Run) -> None:
     listed = json.loads(run("presets", "--json", "-").stdout)
     assert listed.keys() == PRESETS.keys()
-    assert listed["ARD-FX"]["settings"] == {"kernel": "ard", "posterior": "shared-basis", "learn_inducing": False}
+    assert listed["ARD-FX"]["settings"] == {
+        "kernel": "ard",
+        "linear_term": False,
+        "posterior": "shared-basis",
+        "learn_inducing": False,
+    }
     shown = run("presets").stdout
     assert all(name in shown for name in PRESETS)
     assert run("presets", "--quiet").output == ""

@@ -95,8 +95,8 @@ def train(
         raise SettingsError(f"{data} holds {kind} data: features must be {fitting}, not {params['features']!r}")
     classifier = MultiLabelGPClassifier(**params, checkpoint=checkpoint, verbose=not quiet)
     # Settings that cannot work are refused before the time that features and k-means take.
-    settings = model_settings(classifier.get_params(), n_rows=1, n_features=1, n_labels=1)
-    training_settings(classifier.get_params(), model=settings, n_rows=1, seed=0)
+    checked = model_settings(classifier.get_params(), n_rows=1, n_features=1, n_labels=1)
+    training_settings(classifier.get_params(), model=checked, n_rows=1, seed=0)
     names = None if labels_names is None else _label_names(labels_names, y, kind)
     validation = None if valid is None else _read(valid, kind)[:2]
     resumed = checkpoint.exists() and not fresh

@@ -76,7 +76,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         >>> from extremegp import MultiLabelGPClassifier
         >>> texts = ["red apple", "green apple", "red car", "green car"] * 5
         >>> labels = [["fruit", "red"], ["fruit"], ["red"], []] * 5
-        >>> classifier = MultiLabelGPClassifier(features="text", n_inducing=4, epochs=100, random_state=0)
+        >>> classifier = MultiLabelGPClassifier(features="text", random_state=0)
         >>> classifier.fit(texts, labels).predict(["red apple"])
         [['fruit', 'red']]
     """

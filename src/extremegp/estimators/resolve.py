@@ -106,9 +106,12 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         else number("batch_size", batch_size, low=1, integer=True)
     )
     batch_size = min(batch_size, n_rows)
-    # A linear term learns features that few rows have, and so takes longer.
-    passes = (10500 if model.linear_term else 4500) / math.sqrt(n_rows)
-    epochs = max(3, min(150, round(passes))) if epochs == "auto" else number("epochs", epochs, low=1, integer=True)
+    if epochs == "auto":
+        # A linear term learns features that few rows have, and so takes longer; few rows make few steps per epoch.
+        passes = (10500 if model.linear_term else 4000) / math.sqrt(n_rows)
+        epochs = max(3, min(150, round(passes)), math.ceil(600 * batch_size / n_rows))
+    else:
+        epochs = number("epochs", epochs, low=1, integer=True)
     patience, budget = params["patience"], params["time_budget"]
     return TrainingSettings(
         epochs=epochs,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -257,7 +257,7 @@ class _Run:
         self.saved_at = time.monotonic()
 
 
-def _step_scales(model: VariationalModel, parameters: list[Tensor]) -> list[float]:
+def _step_scales(model: VariationalModel, parameters: Sequence[Tensor]) -> list[float]:
     """Factors on the learning rate, as Adam's steps are absolute.
 
     Inducing inputs move in units of their entries. Loadings and linear coefficients move slower than the rest, which on
