@@ -45,7 +45,7 @@ def main() -> None:
     options = common.parser(__doc__)
     options.add_argument("--part", choices=("time", "bound", "both"), default="both")
     options.add_argument("--posteriors", type=common.names, default=",".join(FAMILIES), metavar="NAME,NAME")
-    options.add_argument("--kernel", choices=KERNEL_NAMES, default="ard+linear")
+    options.add_argument("--kernel", choices=KERNEL_NAMES, default="ard")
     options.add_argument("--time-set", default="delicious", metavar="NAME")
     options.add_argument(
         "--time-sizes", type=common.integers, default="300,400", metavar="P,M", help="latents, inducing"

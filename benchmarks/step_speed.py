@@ -129,7 +129,7 @@ def main() -> None:
     options.add_argument("--n-latent", type=int, default=300)
     options.add_argument("--n-inducing", type=int, default=400)
     options.add_argument("--batch-size", type=int, default=500)
-    options.add_argument("--kernel", choices=KERNEL_NAMES, default="ard+linear")
+    options.add_argument("--kernel", choices=KERNEL_NAMES, default="ard")
     options.add_argument("--posterior", choices=POSTERIOR_NAMES, default="shared-basis")
     options.add_argument("--warm-epochs", type=int, default=3, help="epochs of training before anything is measured")
     options.add_argument("--epochs", type=int, default=3, help="epochs of measured steps")
