@@ -21,11 +21,12 @@ def _evaluated(run: Run, *args: object) -> dict[str, float]:
     return metrics
 
 
-def test_metrics_are_those_of_the_dense_predictions(files: Path, model: Path, run: Run) -> None:
+@pytest.mark.parametrize("by", ["probability", "utility"])
+def test_metrics_are_those_of_the_dense_predictions(files: Path, model: Path, run: Run, by: str) -> None:
     data, classifier = read_xc(files / "test.txt"), extremegp.load(model)
     y, utilities, p = data.Y.toarray(), classifier.decision_function(data.X), classifier.predict_proba(data.X)
-    metrics = _evaluated(run, model, files / "test.txt")
-    order = np.argsort(-utilities, axis=1)
+    metrics = _evaluated(run, model, files / "test.txt", "--by", by)
+    order = np.argsort(-(p if by == "probability" else utilities), axis=1)
     for k in (1, 3):
         hits = np.take_along_axis(y, order[:, :k], axis=1).sum(axis=1)
         assert metrics[f"P@{k}"] == pytest.approx((hits / k).mean())
@@ -40,10 +41,10 @@ def test_metrics_are_those_of_the_dense_predictions(files: Path, model: Path, ru
 
 def test_propensities_come_from_the_training_data(files: Path, model: Path, run: Run) -> None:
     data, train = read_xc(files / "test.txt"), read_xc(files / "train.txt")
-    utilities = extremegp.load(model).decision_function(data.X)
+    probabilities = extremegp.load(model).predict_proba(data.X)
     counts = np.asarray(train.Y.sum(axis=0)).ravel()
     for option, (a, b) in ({"1.5,0.7": (1.5, 0.7)} | dict(PROPENSITY_PRESETS)).items():
-        psp = psp_at_k(data.Y, utilities, propensities(counts, 60, a, b), (1,))[0]
+        psp = psp_at_k(data.Y, probabilities, propensities(counts, 60, a, b), (1,))[0]
         metrics = _evaluated(run, model, files / "test.txt", "--propensity", option)
         assert metrics["PSP@1"] == pytest.approx(psp)
 
