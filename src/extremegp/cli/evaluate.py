@@ -85,7 +85,8 @@ def evaluate(
         train_counts=classifier.label_counts_,
     )
     metrics["seconds"] = time.monotonic() - started
-    report.table(f"{model} on {data}", ("metric", "value"), table_rows(metrics))
+    report.table(f"{model} on {data}", ("metric, %", *(f"@{k}" for k in ranks)), ranking_rows(metrics, ranks))
+    report.table("Probabilities", ("metric", "value"), other_rows(metrics))
     if n_unknown:
         report.lines(f"{n_unknown} labels that training never saw are left out of the truth.")
     report.result(
@@ -123,12 +124,16 @@ def shown(name: str, value: float) -> str:
     return percent(value) if "@" in name else f"{value:.4g}"
 
 
-def table_rows(metrics: dict[str, float]) -> list[tuple[str, str]]:
-    """Metrics with their units."""
+def ranking_rows(metrics: dict[str, float], ranks: Sequence[int]) -> list[tuple[str, ...]]:
+    """Ranking metrics, one per row, in percent at each rank."""
+    names = dict.fromkeys(name.partition("@")[0] for name in metrics if "@" in name)
+    return [(name, *(percent(metrics[f"{name}@{k}"]) for k in ranks)) for name in names]
+
+
+def other_rows(metrics: dict[str, float]) -> list[tuple[str, str]]:
+    """The other metrics with their units."""
     units = {"log_loss": " (nats/row)", "brier": " (/row)", "seconds": " (s)"}
-    return [
-        (name + (" %" if "@" in name else units.get(name, "")), shown(name, value)) for name, value in metrics.items()
-    ]
+    return [(name + units.get(name, ""), shown(name, value)) for name, value in metrics.items() if "@" not in name]
 
 
 def _ranks(text: str) -> list[int]:
