@@ -71,8 +71,8 @@ def demo(
         measure, truth=truth, ks=(1, 3, 5), propensity=propensities(counts, classifier.n_rows_), train_counts=counts
     )
     inputs = classifier.features_.transform(test.texts)
-    blocks = Predictor(classifier.model_).mean_utilities_and_probabilities(inputs)
-    metrics = compare(blocks)
+    blocks = Predictor(classifier.model_).probabilities(inputs)
+    metrics = compare((rows, probabilities, probabilities) for rows, probabilities in blocks)
     seconds["evaluate"] = time.monotonic() - started
     baseline = compare(_frequencies(counts / classifier.n_rows_, truth.shape[0]))
     metrics, baseline = ({name: values[name] for name in _METRICS} for values in (metrics, baseline))
