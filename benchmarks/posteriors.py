@@ -19,7 +19,8 @@ import numpy as np
 import torch
 
 from extremegp import MultiLabelGPClassifier
-from extremegp.building import KERNEL_NAMES, ModelSettings, initialise
+from extremegp.building import KERNEL_NAMES, ModelSettings
+from extremegp.initialisation import initialise
 from extremegp.model import VariationalModel
 from extremegp.sparse import SparseRows, row_block
 from extremegp.training import NoReporter, TrainingSettings, train
@@ -86,7 +87,7 @@ def times(args: Any) -> dict[str, Any]:
             posterior=name,
         ).build()
         rng = np.random.default_rng(args.seed)
-        initialise(models[name], split.x, split.y, normalise_inducing=True, rng=rng)
+        initialise(models[name], split.x, split.y, rng=rng)
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for round_number in range(args.rounds):
         for name, model in models.items():

@@ -21,7 +21,8 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from extremegp.building import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings, initialise
+from extremegp.building import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
+from extremegp.initialisation import initialise
 from extremegp.model import VariationalModel
 from extremegp.training import NoReporter, TrainingSettings, train
 
@@ -152,7 +153,7 @@ def main() -> None:
         posterior=args.posterior,
     )
     model = settings.build()
-    initialise(model, x, y, normalise_inducing=True, rng=np.random.default_rng(args.seed))
+    initialise(model, x, y, rng=np.random.default_rng(args.seed))
 
     def steps(epochs: int, reporter: NoReporter, rows: int = rows) -> None:
         plan = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.02, seed=args.seed)

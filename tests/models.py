@@ -9,9 +9,20 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.building import ModelSettings
+from extremegp.kernels import (
+    ArcCosine,
+    Kernel,
+    Linear,
+    Matern,
+    SEPlusLinear,
+    SquaredExponential,
+    SquaredExponentialPerLatent,
+    Sum,
+    WhiteNoise,
+)
 from extremegp.latents import SparseGP
 from extremegp.model import VariationalModel
-from extremegp.posteriors import Full, MeanField, Posterior, SharedBasis
+from extremegp.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
 from extremegp.sparse import SparseRows
 from tests.reference import svgp
 
@@ -56,8 +67,13 @@ def as_array(tensor: Tensor) -> NDArray[np.float64]:
     return tensor.detach().numpy().astype(np.float64)
 
 
-def whitened_moments(posterior: Posterior) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Means and covariances of q (P x M, P x M x M), of v, or of u for the full posterior in u."""
+def whitened_moments(
+    posterior: Posterior, k_z: NDArray[np.float64] | None = None
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Means and covariances of q (P x M, P x M x M), of v, or of u for the full posterior in u.
+
+    Those of the parsimonious posterior depend on K_Z.
+    """
     means = as_array(posterior.q_mean)
     if isinstance(posterior, SharedBasis):
         basis = svgp.lower_triangular(as_array(posterior.raw_basis))
@@ -65,33 +81,56 @@ def whitened_moments(posterior: Posterior) -> tuple[NDArray[np.float64], NDArray
         return means, np.stack([basis @ np.diag(d) @ basis.T for d in scales])
     if isinstance(posterior, MeanField):
         return means, np.stack([np.diag(d) for d in np.exp(as_array(posterior.log_scales))])
+    if isinstance(posterior, Parsimonious):
+        assert k_z is not None
+        unwhiten = np.linalg.inv(np.linalg.cholesky(k_z))
+        noise = np.exp(as_array(posterior.log_noise)) + 1e-6
+        in_u = [np.linalg.inv(np.linalg.inv(k_z) + np.diag(1 / sigma)) for sigma in noise]
+        return means, np.stack([unwhiten @ s @ unwhiten.T for s in in_u])
     assert isinstance(posterior, Full)
     factors = [svgp.lower_triangular(raw) for raw in as_array(posterior.raw_factors)]
     return means, np.stack([factor @ factor.T for factor in factors])
 
 
-def reference_latents(latents: SparseGP, covariance: svgp.Covariance) -> svgp.Variational:
-    """The NumPy reference with the parameters of a SparseGP; `covariance` must be the loop form of its kernel."""
+def reference_latents(latents: SparseGP, covariances: list[svgp.Covariance]) -> svgp.Independent:
+    """The NumPy reference with the parameters of a SparseGP; `covariances` are the loop forms of its kernel, per p."""
     z = as_array(latents.inducing())
-    k_z = svgp.with_jitter(svgp.gram(covariance, z, z), latents.relative_jitter)
-    means, covariances = whitened_moments(latents.posterior)
-    if not (isinstance(latents.posterior, Full) and not latents.posterior.whitened):
-        root = np.linalg.cholesky(k_z)
-        means, covariances = means @ root.T, root @ covariances @ root.T
-    return svgp.Variational(covariance, z, k_z, means, covariances)
+    parts = []
+    for p, covariance in enumerate(covariances):
+        k_z = svgp.with_jitter(svgp.gram(covariance, z, z), latents.relative_jitter)
+        means, s = (moments[p : p + 1] for moments in whitened_moments(latents.posterior, k_z))
+        if not (isinstance(latents.posterior, Full) and not latents.posterior.whitened):
+            root = np.linalg.cholesky(k_z)
+            means, s = means @ root.T, root @ s @ root.T
+        parts.append(svgp.Variational(covariance, z, k_z, means, s))
+    return svgp.Independent(parts)
 
 
-def reference_covariance(latents: SparseGP) -> svgp.Covariance:
-    """The loop form of one of the kernels that `ModelSettings` names."""
-    kernel = latents.kernel
+def reference_covariances(latents: SparseGP) -> list[svgp.Covariance]:
+    """The loop form of one of the kernels that `ModelSettings` names, for each of the P functions."""
     n_features = latents.inducing().shape[1]
+    return [reference_covariance(latents.kernel, n_features, p) for p in range(latents.n_functions)]
+
+
+def reference_covariance(kernel: Kernel, n_features: int, p: int = 0) -> svgp.Covariance:
+    """The loop form of a kernel, that of function p where they differ."""
+    if isinstance(kernel, Sum):
+        left, right = (reference_covariance(part, n_features, p) for part in (kernel.left, kernel.right))
+        return lambda x, z: left(x, z) + right(x, z)
+    if isinstance(kernel, WhiteNoise):
+        return svgp.white(float(kernel.log_variance.detach().exp()))
+    if isinstance(kernel, SquaredExponentialPerLatent):
+        return svgp.squared_exponential(np.full(n_features, np.exp(as_array(kernel.log_weights)[p])))
     weights = np.exp(np.broadcast_to(as_array(kernel.log_weights), n_features))
-    match type(kernel).__name__:
-        case "Linear":
+    match kernel:
+        case Linear():
             return svgp.linear(weights)
-        case "SquaredExponential":
+        case SquaredExponential():
             return svgp.squared_exponential(weights, float(kernel.log_variance.detach().exp()))
-        case "SEPlusLinear":
+        case SEPlusLinear():
             return svgp.se_plus_linear(weights, float(kernel.mixture_logit.detach().sigmoid()))
-        case name:
-            raise AssertionError(name)
+        case Matern():
+            return svgp.matern(weights, kernel.order / 2)
+        case ArcCosine():
+            return svgp.arc_cosine(weights, kernel.order)
+    raise AssertionError(kernel)

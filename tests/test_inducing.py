@@ -1,8 +1,19 @@
 from __future__ import annotations
 
-import torch
+from collections.abc import Callable
 
-from extremegp.inducing import FreeInducingInputs
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor
+
+from extremegp.inducing import FreeInducingInputs, InducingInputs, SparseInducingInputs, SubspaceInducingInputs
+from extremegp.kernels import DensePoints
+from extremegp.sparse import SparseRows
+from tests.models import random_inputs, sparse_rows
+
+M, D, R, S, B = 4, 9, 3, 5, 6
 
 
 def _start() -> torch.Tensor:
@@ -50,3 +61,126 @@ def test_gradients_reach_the_inputs():
     (inducing() * torch.arange(6.0).reshape(3, 2)).sum().backward()
     assert inducing.transposed.grad is not None
     assert torch.equal(inducing.transposed.grad, torch.arange(6.0).reshape(3, 2).T)
+
+
+def _basis() -> Tensor:
+    """R orthonormal rows."""
+    return torch.from_numpy(scipy.linalg.orth(np.random.default_rng(0).normal(size=(D, R))).T.copy())
+
+
+def _columns() -> Tensor:
+    rng = np.random.default_rng(1)
+    # Feature 0 is in no support.
+    return torch.from_numpy(np.stack([1 + rng.permutation(D - 1)[:S] for _ in range(M)]))
+
+
+def _normal(*shape: int, seed: int = 2) -> Tensor:
+    return torch.from_numpy(np.random.default_rng(seed).normal(size=shape))
+
+
+MAKERS: dict[str, Callable[..., InducingInputs]] = {
+    "free": lambda **options: FreeInducingInputs(_normal(M, D), **options),
+    "subspace": lambda **options: SubspaceInducingInputs(_normal(M, R), _basis(), **options),
+    "subspace-basis": lambda **options: SubspaceInducingInputs(_normal(M, R), _basis(), learn_basis=True, **options),
+    "sparse": lambda **options: SparseInducingInputs(_columns(), _normal(M, S), n_features=D, **options),
+}
+
+
+def _inputs(kind: str) -> Tensor | SparseRows:
+    x = random_inputs(B, D)
+    return sparse_rows(x) if kind == "sparse" else torch.from_numpy(x)
+
+
+@pytest.mark.parametrize("n_weights", [1, D])
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+@pytest.mark.parametrize("name", MAKERS)
+def test_inner_products_and_their_gradients_are_those_of_the_dense_points(name: str, kind: str, n_weights: int):
+    inducing, x = MAKERS[name](normalise=False), _inputs(kind)
+    results = []
+    for points in (inducing.points(), DensePoints(inducing())):
+        weights = (0.1 + torch.arange(n_weights, dtype=torch.float64)).requires_grad_()
+        products = points.inner_products(weights)
+        xz, xx = products(x)
+        total = (products.gram * _normal(M, M)).sum() + (xz * _normal(B, M, seed=3)).sum() + (xx * _normal(B)).sum()
+        learnt = [parameter for parameter in inducing.parameters() if parameter.requires_grad]
+        results.append([products.gram, xz, xx, *torch.autograd.grad(total, [weights, *learnt])])
+    assert len(results[0]) == (6 if name == "subspace-basis" else 5)
+    for got, expected in zip(*results, strict=True):
+        torch.testing.assert_close(got, expected, rtol=1e-10, atol=1e-12)
+        assert got.abs().max() > 0
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_weights_of_subspace_coordinates_are_a_metric_with_one_weight_for_what_is_orthogonal(kind: str):
+    inducing = MAKERS["subspace"](normalise=False, coordinate_weights=True)
+    weights = torch.tensor([0.5, 2.0, 3.0, 0.7], dtype=torch.float64, requires_grad=True)
+    basis, x = _basis(), torch.from_numpy(random_inputs(B, D))
+    metric = 0.7 * torch.eye(D, dtype=torch.float64) + basis.T @ torch.diag(weights[:R] - 0.7).detach() @ basis
+    assert torch.linalg.eigvalsh(metric).min() > 0
+    products = inducing.points().inner_products(weights)
+    xz, xx = products(_inputs(kind))
+    z = inducing().detach()
+    torch.testing.assert_close(products.gram.detach(), z @ metric @ z.T)
+    torch.testing.assert_close(xz.detach(), x @ metric @ z.T)
+    torch.testing.assert_close(xx.detach(), ((x @ metric) * x).sum(1))
+    (products.gram.sum() + xz.sum() + xx.sum()).backward()
+    assert weights.grad is not None
+    assert weights.grad.abs().min() > 0
+
+
+def test_one_weight_is_the_same_metric_in_and_out_of_the_subspace():
+    weights, x = torch.tensor([0.6], dtype=torch.float64), _inputs("sparse")
+    inside, outside = (
+        MAKERS["subspace"](coordinate_weights=flag).points().inner_products(weights) for flag in (True, False)
+    )
+    torch.testing.assert_close(inside.gram, outside.gram)
+    for got, expected in zip(inside(x), outside(x), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_a_learnt_basis_cannot_carry_weights_of_its_coordinates():
+    with pytest.raises(ValueError, match="fixed orthonormal"):
+        SubspaceInducingInputs(_normal(M, R), _basis(), learn_basis=True, coordinate_weights=True)
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_every_kind_keeps_unit_norm_when_asked_to_and_only_then(name: str):
+    for normalise in (True, False):
+        inducing = MAKERS[name](normalise=normalise)
+        with torch.no_grad():
+            for parameter in inducing.parameters():
+                parameter.mul_(1.5)
+        before = inducing().detach().clone()
+        inducing.project()
+        norms = inducing().norm(dim=1)
+        if normalise and name != "subspace":
+            torch.testing.assert_close(norms, torch.ones(M, dtype=torch.float64))
+        assert torch.equal(inducing(), before) is not normalise
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_fixed_ones_of_every_kind_do_not_move(name: str):
+    inducing = MAKERS[name](learn=False)
+    before = inducing().detach().clone()
+    inducing.project()
+    assert torch.equal(inducing(), before)
+    assert not inducing.coordinates().requires_grad
+
+
+def test_loading_other_supports_replaces_the_layout():
+    first, second = MAKERS["sparse"](), MAKERS["sparse"]()
+    second.columns.copy_((second.columns + 1) % D)
+    x, weights = _inputs("sparse"), torch.ones(1, dtype=torch.float64)
+    first.points()
+    first.load_state_dict(second.state_dict())
+    torch.testing.assert_close(
+        first.points().inner_products(weights)(x)[0], DensePoints(second()).inner_products(weights)(x)[0]
+    )
+
+
+def test_inputs_outside_every_support_meet_no_point():
+    x = np.zeros((2, D))
+    x[:, 0] = 3.0
+    xz, xx = MAKERS["sparse"]().points().inner_products(torch.ones(1, dtype=torch.float64))(sparse_rows(x))
+    np.testing.assert_array_equal(xz.detach(), 0.0)
+    np.testing.assert_array_equal(xx, 9.0)

@@ -326,3 +326,17 @@ def test_a_loaded_estimator_can_be_saved_again(saved: Path, tmp_path: Path):
     assert isinstance(loaded, GPEstimator)
     loaded.save(tmp_path / "again")
     assert _contents(tmp_path / "again") == _contents(saved)
+
+
+@pytest.mark.parametrize("column", [-1, 4, 2**40])
+def test_a_support_beyond_the_features_is_refused(column: int, saved: Path, tmp_path: Path):
+    x, y = random_inputs(20, 4), random_labels(20, 3)
+    small = {"n_inducing": 3, "n_latent": 2, "epochs": 1, "verbose": False, "inducing": "sparse", "support_size": 2}
+    folder = tmp_path / "sparse"
+    extremegp.MultiLabelGPClassifier(**small, random_state=0).fit(x, y.astype(int)).save(folder)
+    extremegp.load(folder)
+    columns = read_tensors(folder / "tensors.safetensors")[0]["model.latents.inducing.columns"]
+    columns[0, 0] = column
+    _rewrite(folder, tensors={"model.latents.inducing.columns": columns})
+    with pytest.raises(ModelFormatError, match="index out of range"):
+        extremegp.load(folder)

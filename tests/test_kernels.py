@@ -7,7 +7,16 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from extremegp.kernels import Kernel, Linear, SEPlusLinear, SquaredExponential
+from extremegp.kernels import (
+    ArcCosine,
+    Kernel,
+    Linear,
+    Matern,
+    SEPlusLinear,
+    SquaredExponential,
+    SquaredExponentialPerLatent,
+    WhiteNoise,
+)
 from extremegp.sparse import SparseRows
 from tests.models import random_inputs, randomise, sparse_rows
 from tests.reference import svgp
@@ -38,6 +47,11 @@ KERNELS: dict[str, tuple[Callable[[], Kernel], Callable[[Kernel], svgp.Covarianc
     "ard": (lambda: SquaredExponential(0.5, n_features=D), _se),
     "se+linear": (lambda: SEPlusLinear(1.5, mixture=0.2), _mixed),
     "ard+linear": (lambda: SEPlusLinear(n_features=D, mixture=0.8), _mixed),
+    "matern12": (lambda: Matern(1, 2.0, n_features=D), lambda k: svgp.matern(_weights(k), 0.5)),
+    "matern32": (lambda: Matern(3, 2.0), lambda k: svgp.matern(_weights(k), 1.5)),
+    "matern52": (lambda: Matern(5, n_features=D), lambda k: svgp.matern(_weights(k), 2.5)),
+    "arccos0": (lambda: ArcCosine(0, n_features=D), lambda k: svgp.arc_cosine(_weights(k), 0)),
+    "arccos1": (lambda: ArcCosine(1, 2.0, n_features=D), lambda k: svgp.arc_cosine(_weights(k), 1)),
     "sum": (
         lambda: SquaredExponential(n_features=D) + Linear(0.3, learn=True),
         lambda k: lambda x, z: _se(k.left)(x, z) + _linear(k.right)(x, z),
@@ -65,6 +79,11 @@ def _inputs(kind: str, dtype: torch.dtype) -> tuple[torch.Tensor | SparseRows, n
     return (sparse_rows(x, dtype) if kind == "sparse" else torch.from_numpy(x).to(dtype)), x
 
 
+def _diagonal(kernel: Kernel, x: torch.Tensor | SparseRows) -> torch.Tensor:
+    """k(x_i, x_i), which does not depend on the points."""
+    return kernel.at(torch.from_numpy(random_inputs(3, D, seed=11)).to(x.dtype))(x)[1]
+
+
 @pytest.mark.parametrize("kind", ["dense", "sparse"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 @pytest.mark.parametrize("name", KERNELS)
@@ -77,7 +96,7 @@ def test_kernels_equal_the_loop_reference(name: str, dtype: torch.dtype, kind: s
     assert gram.dtype == dtype
     np.testing.assert_allclose(gram, svgp.gram(reference, x_array, z), rtol=tolerance, atol=tolerance)
     diagonal = [reference(row, row) for row in x_array]
-    np.testing.assert_allclose(kernel.diagonal(x).detach(), diagonal, rtol=tolerance, atol=tolerance)
+    np.testing.assert_allclose(_diagonal(kernel, x).detach(), diagonal, rtol=tolerance, atol=tolerance)
 
 
 @pytest.mark.parametrize("name", KERNELS)
@@ -86,7 +105,7 @@ def test_the_diagonal_is_that_of_a_positive_semi_definite_gram_matrix(name: str)
     x = torch.from_numpy(random_inputs(20, D, seed=5))
     with torch.no_grad():
         gram = kernel(x, x)
-        np.testing.assert_allclose(gram.diagonal(), kernel.diagonal(x), rtol=1e-13)
+        np.testing.assert_allclose(gram.diagonal(), _diagonal(kernel, x), rtol=1e-13)
         np.testing.assert_allclose(gram, gram.T, atol=1e-14)
         assert torch.linalg.eigvalsh(gram).min() > -1e-12
 
@@ -117,7 +136,7 @@ def test_gradients_of_the_diagonal_pass_gradcheck(name: str):
     parameters = [p for p in kernel.parameters() if p.requires_grad]
 
     def diagonal(*values: torch.Tensor) -> torch.Tensor:
-        return kernel.diagonal(x)
+        return _diagonal(kernel, x)
 
     # gradcheck perturbs the parameters in place, and the kernel reads them from there.
     assert gradcheck(diagonal, tuple(parameters))
@@ -127,7 +146,9 @@ def test_gradients_of_the_diagonal_pass_gradcheck(name: str):
 def test_every_learnt_parameter_gets_a_gradient(name: str):
     kernel, _ = _build(name)
     x = sparse_rows(random_inputs(6, D, density=1.0))
-    (kernel(x, torch.from_numpy(random_inputs(4, D, density=1.0, seed=9))).sum() + kernel.diagonal(x).sum()).backward()
+    (
+        kernel(x, torch.from_numpy(random_inputs(4, D, density=1.0, seed=9))).sum() + _diagonal(kernel, x).sum()
+    ).backward()
     for parameter_name, parameter in kernel.named_parameters():
         if parameter.requires_grad:
             assert parameter.grad is not None, parameter_name
@@ -141,7 +162,7 @@ def test_the_stationary_part_never_exceeds_the_variance_where_rounding_would_let
     x = torch.from_numpy(random_inputs(50, D, density=1.0)).float()
     with torch.no_grad():
         assert float(kernel(x, x).max()) <= 1.0
-        assert float(kernel.diagonal(x).max()) <= 1.0
+        assert float(_diagonal(kernel, x).max()) <= 1.0
 
 
 def test_only_what_is_asked_for_is_learnt():
@@ -150,3 +171,58 @@ def test_only_what_is_asked_for_is_learnt():
     assert not SquaredExponential().log_variance.requires_grad
     assert SquaredExponential(learn_variance=True).log_variance.requires_grad
     assert SquaredExponential(n_features=3).log_weights.shape == (3,)
+
+
+@pytest.mark.parametrize("order", [1, 3, 5])
+def test_matern_covariances_of_coinciding_inputs_are_one_with_finite_gradients(order):
+    kernel, z = Matern(order), torch.from_numpy(random_inputs(4, D, density=1.0, seed=3)).requires_grad_()
+    gram = kernel.gram(z)
+    np.testing.assert_array_equal(gram.diagonal().detach(), 1.0)
+    gram.sum().backward()
+    assert torch.isfinite(z.grad).all()
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("scale", [1.0, -1.0, 0.0])
+def test_arc_cosine_covariances_of_aligned_inputs_and_of_zero_are_finite_with_finite_gradients(order, scale):
+    kernel, z = ArcCosine(order), torch.from_numpy(random_inputs(3, D, density=1.0, seed=3)[1:]).requires_grad_()
+    got = kernel(scale * z.detach(), z)
+    expected = svgp.gram(svgp.arc_cosine(np.ones(D), order), scale * z.detach().numpy(), z.detach().numpy())
+    np.testing.assert_allclose(got.detach(), expected, atol=1e-7)
+    got.sum().backward()
+    assert torch.isfinite(z.grad).all()
+    assert torch.isfinite(kernel.log_weights.grad).all()
+
+
+@pytest.mark.parametrize("kind", ["dense", "sparse"])
+def test_the_kernel_with_a_lengthscale_per_latent_is_that_of_each_one(kind: str):
+    kernel = SquaredExponentialPerLatent(n_functions=3).double()
+    randomise(kernel)
+    x, _ = _inputs(kind, torch.float64)
+    z = torch.from_numpy(random_inputs(4, D, density=1.0, seed=3))
+    cross, diagonal = kernel.at(z)(x)
+    gram = kernel.gram(z)
+    assert cross.shape == (3, 6, 4)
+    assert gram.shape == (3, 4, 4)
+    np.testing.assert_array_equal(diagonal.detach(), np.ones((3, 6)))
+    for p, weight in enumerate(kernel.log_weights.detach().exp()):
+        single = SquaredExponential(float(weight)).double()
+        with torch.no_grad():
+            torch.testing.assert_close(cross[p], single(x, z), rtol=1e-6, atol=1e-7)
+            torch.testing.assert_close(gram[p], single.gram(z), rtol=1e-6, atol=1e-7)
+    assert torch.autograd.gradcheck(lambda w: _with_weights(kernel, w)(x, z), kernel.log_weights)
+
+
+def _with_weights(kernel: Kernel, weights: torch.Tensor) -> Callable[..., torch.Tensor]:
+    return lambda x, z: torch.func.functional_call(kernel, {"log_weights": weights}, (x, z))
+
+
+def test_white_noise_is_of_observations_alone():
+    kernel = WhiteNoise(0.3).double()
+    z = torch.from_numpy(random_inputs(4, D))
+    cross, diagonal = kernel.at(z)(z)
+    np.testing.assert_array_equal(cross.detach(), 0.0)
+    np.testing.assert_allclose(diagonal.detach(), 0.3)
+    np.testing.assert_allclose(kernel.gram(z).detach(), 0.3 * np.eye(4))
+    (diagonal.sum() + kernel.gram(z).sum()).backward()
+    assert float(kernel.log_variance.grad) == pytest.approx(8 * 0.3)

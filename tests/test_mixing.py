@@ -55,3 +55,17 @@ def test_the_weighted_sum_of_means_equals_the_dense_sum_and_so_do_its_gradients(
 def test_no_labels_at_all_weigh_nothing():
     latents, mixing = _setting()
     assert float(mixing.weighted_mean_sum(latents, sparse_rows(np.zeros((B, K)))).detach()) == 0.0
+
+
+def test_restricted_to_some_labels_it_has_their_rows_as_parameters_of_its_own():
+    latents, mixing = _setting()
+    labels = torch.tensor([1, 4, 5])
+    some = mixing.restricted(labels)
+    torch.testing.assert_close(some.utilities(latents).mean, mixing.utilities(latents).mean[:, labels])
+    some.mean_utilities(latents).square().sum().backward()
+    assert some.loadings.grad.shape == (3, P)
+    assert mixing.loadings.grad is None
+    with torch.no_grad():
+        before = mixing.loadings.clone()
+        some.loadings.zero_()
+    assert torch.equal(mixing.loadings, before)

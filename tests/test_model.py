@@ -18,6 +18,7 @@ from tests.models import (
     random_labels,
     random_model,
     reference_covariance,
+    reference_covariances,
     reference_latents,
     sparse_rows,
     whitened_moments,
@@ -48,7 +49,7 @@ def _bound(model: VariationalModel, x: np.ndarray, y: np.ndarray, n_rows: int | 
 def _reference_bound(model: VariationalModel, x: np.ndarray, y: np.ndarray) -> float:
     latents = model.latents
     assert isinstance(latents, SparseGP)
-    reference = reference_latents(latents, reference_covariance(latents))
+    reference = reference_latents(latents, reference_covariances(latents))
     data = svgp.expected_log_likelihood(
         y, *reference.marginals(x), as_array(model.mixing.loadings), as_array(model.mixing.bias)
     )
@@ -146,7 +147,7 @@ def test_the_bound_stays_below_the_exact_evidence_and_comes_close_when_optimised
         with torch.no_grad():
             # With an inducing input at every row nothing but the Gaussian form of q(u) separates bound and evidence.
             model.latents.inducing.transposed.copy_(torch.from_numpy(x).T)
-        k_x = svgp.gram(reference_covariance(model.latents), x, x)
+        k_x = svgp.gram(reference_covariance(model.latents.kernel, D), x, x)
         evidence = svgp.log_evidence(y, k_x, as_array(model.mixing.loadings), as_array(model.mixing.bias), nodes=nodes)
         start = _bound(model, x, y)
         assert start < evidence
@@ -162,6 +163,50 @@ def test_the_bound_stays_below_the_exact_evidence_and_comes_close_when_optimised
         gaps.append(evidence - _bound(model, x, y))
         assert gaps[-1] < evidence - start
     assert all(-1e-6 < gap < 0.05 for gap in gaps)
+
+
+def test_the_parsimonious_posterior_reaches_the_optimal_covariances_where_every_input_is_an_inducing_input():
+    """T proposition 1: at the optimum of the full posterior, S_p = (K_X^-1 + Sigma_p^-1)^-1 with diagonal Sigma_p."""
+    x, y = random_inputs(N + 1, D, density=1.0)[1:], random_labels(N, K)
+    bounds, moments = [], []
+    for posterior in ("full", "parsimonious"):
+        model = random_model(_settings(posterior=posterior, n_inducing=N, relative_jitter=0.0), scale=0.8)
+        with torch.no_grad():
+            model.latents.inducing.transposed.copy_(torch.from_numpy(x).T)
+        # The kernel, loadings and bias are equal; only the parameters of q are optimised.
+        _copy_all_but_posterior(random_model(_settings(n_inducing=N), scale=0.8), model)
+        optimizer = torch.optim.LBFGS(
+            model.latents.posterior.parameters(),
+            max_iter=3000,
+            max_eval=6000,
+            tolerance_grad=1e-9,
+            tolerance_change=0,
+            history_size=50,
+            line_search_fn="strong_wolfe",
+        )
+
+        def closure(optimizer: torch.optim.Optimizer = optimizer, model: VariationalModel = model) -> torch.Tensor:
+            optimizer.zero_grad()
+            loss = -model.elbo(sparse_rows(x), sparse_rows(y), n_rows=N).bound
+            loss.backward()
+            return loss
+
+        optimizer.step(closure)
+        bounds.append(_bound(model, x, y))
+        k_z = svgp.gram(reference_covariance(model.latents.kernel, D), x, x)
+        moments.append(whitened_moments(model.latents.posterior, k_z))
+    assert bounds[1] == pytest.approx(bounds[0], rel=1e-9)
+    for optimal, reached in zip(*moments, strict=True):
+        np.testing.assert_allclose(reached, optimal, atol=2e-4)
+
+
+def _copy_all_but_posterior(source: VariationalModel, target: VariationalModel) -> None:
+    state = {
+        name: tensor
+        for name, tensor in source.state_dict().items()
+        if not name.startswith(("latents.posterior", "latents.inducing"))
+    }
+    target.load_state_dict(state, strict=False)
 
 
 def test_utilities_are_the_mixed_marginals_of_the_latents():
@@ -181,7 +226,10 @@ class _GPyTorch:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)
             import gpytorch
-        latents, (means, covariances) = model.latents, whitened_moments(model.latents.posterior)
+        latents = model.latents
+        z = as_array(latents.inducing())
+        k_z = svgp.gram(reference_covariance(latents.kernel, D), z, z)
+        means, covariances = whitened_moments(latents.posterior, k_z)
         weights = as_array(latents.kernel.log_weights.exp())
         kernel = gpytorch.kernels.RBFKernel(ard_num_dims=D).double()
         kernel.lengthscale = torch.from_numpy(1 / np.sqrt(weights))

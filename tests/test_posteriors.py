@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 
 import numpy as np
@@ -9,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.distributions import MultivariateNormal, kl_divergence
 
-from extremegp.linalg import inverse_cholesky
-from extremegp.posteriors import Full, MeanField, Posterior, SharedBasis
+from extremegp.linalg import inverse_cholesky, lower_triangular
+from extremegp.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
 from tests.models import randomise, whitened_moments
 
 P, M, B = 3, 4, 5
@@ -19,6 +20,7 @@ POSTERIORS: dict[str, Callable[..., Posterior]] = {
     "mean-field": MeanField,
     "full": Full,
     "full-u": lambda *sizes, **options: Full(*sizes, whitened=False, **options),
+    "parsimonious": lambda *sizes, variance=0.25: Parsimonious(*sizes, noise=variance),
 }
 
 
@@ -35,15 +37,15 @@ def _random(name: str, seed: int = 0, scale: float = 0.5) -> Posterior:
     return posterior
 
 
-def _explicit(posterior: Posterior) -> tuple[torch.Tensor, torch.Tensor]:
-    means, covariances = whitened_moments(posterior)
+def _explicit(posterior: Posterior, k_z: torch.Tensor | None = None) -> tuple[torch.Tensor, torch.Tensor]:
+    means, covariances = whitened_moments(posterior, None if k_z is None else k_z.numpy())
     return torch.from_numpy(means), torch.from_numpy(covariances)
 
 
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_the_kl_is_that_of_explicit_gaussians(name: str):
     posterior, (k_z, inverse_factor) = _random(name), _prior()
-    means, covariances = _explicit(posterior)
+    means, covariances = _explicit(posterior, k_z)
     prior_covariance = k_z if name == "full-u" else torch.eye(M, dtype=torch.float64)
     q = MultivariateNormal(means, covariances)
     p = MultivariateNormal(torch.zeros(M, dtype=torch.float64), prior_covariance)
@@ -52,8 +54,8 @@ def test_the_kl_is_that_of_explicit_gaussians(name: str):
 
 @pytest.mark.parametrize("name", POSTERIORS)
 def test_the_marginals_are_those_of_explicit_covariances(name: str):
-    posterior, (_, inverse_factor) = _random(name), _prior()
-    means, covariances = _explicit(posterior)
+    posterior, (k_z, inverse_factor) = _random(name), _prior()
+    means, covariances = _explicit(posterior, k_z)
     a = torch.from_numpy(np.random.default_rng(1).normal(size=(B, M)))
     projection = a @ inverse_factor if name == "full-u" else a
     mean, variance = posterior.marginals(a, inverse_factor)
@@ -62,10 +64,10 @@ def test_the_marginals_are_those_of_explicit_covariances(name: str):
     torch.testing.assert_close(variance, expected, rtol=1e-12, atol=1e-12)
 
 
-@pytest.mark.parametrize("start", ["shared-basis", "mean-field", "full"])
+@pytest.mark.parametrize("start", ["shared-basis", "mean-field", "full", "parsimonious"])
 def test_a_full_posterior_in_u_with_mapped_parameters_equals_the_whitened_one(start: str):
     whitened, (k_z, inverse_factor) = _random(start), _prior()
-    means, covariances = _explicit(whitened)
+    means, covariances = _explicit(whitened, k_z)
     root = torch.linalg.cholesky(k_z)
     in_u = Full(P, M, whitened=False).double()
     with torch.no_grad():
@@ -99,7 +101,7 @@ def test_the_prior_in_u_has_zero_kl():
     assert float(posterior.kl(inverse_factor).detach()) == pytest.approx(0.0, abs=1e-12)
 
 
-@pytest.mark.parametrize("name", POSTERIORS)
+@pytest.mark.parametrize("name", sorted(POSTERIORS.keys() - {"parsimonious"}))
 def test_the_start_is_the_variance_asked_for(name: str):
     means, covariances = _explicit(POSTERIORS[name](P, M, variance=0.36))
     np.testing.assert_array_equal(means, 0.0)
@@ -118,3 +120,110 @@ def test_gradients_of_marginals_and_kl_pass_gradcheck(name: str):
         return (*posterior.marginals(a, inverse_factor.tril()), posterior.kl(inverse_factor.tril()))
 
     assert torch.autograd.gradcheck(outputs, (a, inverse_factor, *parameters))
+
+
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_one_factor_for_each_function_equals_the_functions_one_by_one(name: str):
+    posterior = _random(name)
+    factors = torch.stack([_prior(seed)[1] for seed in range(P)])
+    a = torch.from_numpy(np.random.default_rng(4).normal(size=(P, B, M)))
+    mean, variance = posterior.marginals(a, factors)
+    kl = posterior.kl(factors)
+    totals = []
+    for p in range(P):
+        single_mean, single_variance = posterior.marginals(a[p], factors[p])
+        torch.testing.assert_close(mean[:, p], single_mean[:, p])
+        torch.testing.assert_close(variance[:, p], single_variance[:, p])
+        totals.append(_kl_of_one(posterior, p, factors[p]))
+    torch.testing.assert_close(kl, torch.stack(totals).sum())
+
+
+def _kl_of_one(posterior: Posterior, p: int, inverse_factor: torch.Tensor) -> torch.Tensor:
+    state = {
+        name: value[p : p + 1] if value.shape[0] == P and name != "raw_basis" else value
+        for name, value in posterior.state_dict().items()
+    }
+    single = copy.deepcopy(posterior)
+    for name, value in state.items():
+        setattr(single, name, torch.nn.Parameter(value))
+    return single.kl(inverse_factor)
+
+
+def _quadratic(posterior: Posterior, a: torch.Tensor, y: torch.Tensor, inverse_factor: torch.Tensor) -> torch.Tensor:
+    """A bound whose data term is that of Gaussian noise of precision 3."""
+    mean, variance = posterior.marginals(a, inverse_factor)
+    return -1.5 * ((y - mean).square() + variance).sum() - posterior.kl(inverse_factor)
+
+
+def _natural_problem(name: str) -> tuple[Posterior, torch.Tensor, torch.Tensor, torch.Tensor]:
+    posterior, (_, inverse_factor) = _random(name), _prior()
+    if isinstance(posterior, Full):
+        # What lies above the diagonal has no effect, and no information.
+        posterior.raw_factors.data.tril_()
+    rng = np.random.default_rng(5)
+    return (
+        posterior,
+        torch.from_numpy(rng.normal(size=(B, M))),
+        torch.from_numpy(rng.normal(size=(B, P))),
+        inverse_factor,
+    )
+
+
+def test_one_natural_step_of_the_full_posterior_reaches_the_exact_posterior_of_a_quadratic_model():
+    posterior, a, y, inverse_factor = _natural_problem("full")
+    (-_quadratic(posterior, a, y, inverse_factor) / 7).backward()
+    posterior.natural_step(1.0, scale=7)
+    means, covariances = _explicit(posterior)
+    precision = torch.eye(M, dtype=torch.float64) + 3 * a.T @ a
+    exact = torch.linalg.inv(precision)
+    torch.testing.assert_close(covariances, exact.expand(P, M, M))
+    torch.testing.assert_close(means, (exact @ (3 * a.T @ y)).T)
+
+
+@pytest.mark.parametrize("name", ["shared-basis", "mean-field", "full"])
+def test_a_short_natural_step_is_the_gradient_divided_by_the_fisher_information(name: str):
+    posterior, a, y, inverse_factor = _natural_problem(name)
+    moved = posterior.natural_parameters()
+    before = [parameter.detach().clone() for parameter in moved]
+
+    def divergence(*changed: torch.Tensor) -> torch.Tensor:
+        """KL[q || q'] of the q here and one with changed parameters: its Hessian is the Fisher information."""
+        names = {id(p): n for n, p in posterior.named_parameters()}
+        other = copy.deepcopy(posterior)
+        for parameter, value in zip(moved, changed, strict=True):
+            other._parameters.pop(names[id(parameter)])
+            setattr(other, names[id(parameter)], value)
+        distributions = []
+        for q in (posterior, other):
+            basis = lower_triangular(q.raw_basis) if name == "shared-basis" else torch.eye(M, dtype=torch.float64)
+            if name == "full":
+                root = lower_triangular(q.raw_factors)
+            else:
+                root = basis * (0.5 * q.log_scales).exp().unsqueeze(1)
+            distributions.append(MultivariateNormal(q.q_mean, root @ root.mT))
+        return kl_divergence(distributions[0], distributions[1]).sum()
+
+    blocks = torch.autograd.functional.hessian(divergence, tuple(before))
+    sizes = [value.numel() for value in before]
+    fisher = torch.cat(
+        [
+            torch.cat([h.reshape(n, m) for h, m in zip(row, sizes, strict=True)], 1)
+            for row, n in zip(blocks, sizes, strict=True)
+        ]
+    )
+    bound = _quadratic(posterior, a, y, inverse_factor)
+    gradient = torch.cat([g.flatten() for g in torch.autograd.grad(bound, moved, retain_graph=True)])
+    expected = torch.linalg.pinv(fisher) @ gradient
+    (-bound).backward()
+    step = 1e-6
+    posterior.natural_step(step, scale=1.0)
+    got = torch.cat([(p.detach() - b).flatten() for p, b in zip(moved, before, strict=True)]) / step
+    torch.testing.assert_close(got, expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("name", ["full-u", "parsimonious"])
+def test_families_without_a_natural_gradient_say_so(name: str):
+    posterior = _random(name)
+    assert posterior.natural_parameters() == []
+    with pytest.raises(NotImplementedError, match="no natural gradient"):
+        posterior.natural_step(0.1, scale=1.0)

@@ -69,6 +69,15 @@ def check_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, sourc
             )
         if not torch.isfinite(tensor).all():
             raise ModelFormatError(f"{source}: tensor {name!r} holds NaN or infinity")
+        if not tensor.is_floating_point() and not _indexes(module, name, tensor):
+            raise ModelFormatError(f"{source}: tensor {name!r} holds an index out of range")
+
+
+def _indexes(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
+    """Whether an integer tensor holds indices below the limit that its owner states (see `InducingInputs`)."""
+    owner, _, buffer = name.rpartition(".")
+    limit = getattr(module.get_submodule(owner), "index_limits", {}).get(buffer)
+    return limit is not None and bool(((tensor >= 0) & (tensor < limit)).all())
 
 
 def copy_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, source: str | Path) -> None:

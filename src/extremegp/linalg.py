@@ -26,25 +26,25 @@ class NotPositiveDefiniteError(ExtremeGPError, ArithmeticError):
 
 
 def inverse_cholesky(
-    covariance: Float[Tensor, "M M"], *, relative_jitter: float = 1e-6, dtype: torch.dtype = torch.float64
-) -> Float[Tensor, "M M"]:
+    covariance: Float[Tensor, "*P M M"], *, relative_jitter: float = 1e-6, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, "*P M M"]:
     """L^-1 for covariance + jitter I = L L', in `dtype`; factorised in the dtype of `covariance`, float64 for kernels.
 
-    The jitter is `relative_jitter` times the mean of the diagonal. On failure it grows tenfold, with a `JitterWarning`,
-    up to `MAX_RELATIVE_JITTER`: beyond that the model would no longer be the one asked for.
+    The jitter is `relative_jitter` times the mean of a matrix's diagonal. On failure it grows tenfold, with a
+    `JitterWarning`, up to `MAX_RELATIVE_JITTER`: beyond that the model would no longer be the one asked for.
 
     Raises:
         NotPositiveDefiniteError: no allowed jitter is enough, or the matrix is not finite.
     """
-    size = len(covariance)
+    size = covariance.shape[-1]
     identity = torch.eye(size, dtype=covariance.dtype, device=covariance.device)
-    scale = covariance.detach().diagonal().mean()
+    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
     if not torch.isfinite(covariance.detach()).all():
         raise NotPositiveDefiniteError("the covariance of the inducing inputs is not finite: lower the learning rate")
     jitter = relative_jitter
     while True:
         factor, failed = torch.linalg.cholesky_ex(covariance + (jitter * scale) * identity)
-        if not failed:
+        if not failed.any():
             break
         jitter = 10 * max(jitter, 1e-8)
         if jitter > MAX_RELATIVE_JITTER:
@@ -74,9 +74,9 @@ class _InverseFactor(torch.autograd.Function):
         # With W = L^-1 and G its gradient, L'dL = -G W', and dK = 1/2 W'(P + P')W, P the lower part of that with its
         # diagonal halved (Murray 2016, "Differentiation of the Cholesky decomposition", section 3).
         (inverse,) = ctx.saved_tensors
-        lower = torch.mm(grad, inverse.T).tril_()
-        lower.diagonal().mul_(0.5)
-        gradient = torch.mm(inverse.T, (lower + lower.T) @ inverse).mul_(-0.5)
+        lower = torch.matmul(grad, inverse.mT).tril_()
+        lower.diagonal(dim1=-2, dim2=-1).mul_(0.5)
+        gradient = torch.matmul(inverse.mT, (lower + lower.mT) @ inverse).mul_(-0.5)
         return gradient.to(ctx.dtype), None, None, None
 
 

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.latents.base import ConditionedLatents, Latents, Marginals
 from extremegp.likelihoods.bernoulli import BernoulliLabels
 from extremegp.mixing import FactorMixing
+from extremegp.regression import RegressionMean
 from extremegp.sparse import Inputs, SparseRows
 
 
@@ -42,18 +43,62 @@ class VariationalModel(nn.Module):
         latents: P latent functions and their posterior.
         mixing: from latent functions to utilities.
         likelihood: from utilities to labels.
+        mean_function: added to the utilities; None adds nothing.
     """
 
-    def __init__(self, latents: Latents, mixing: FactorMixing, likelihood: BernoulliLabels) -> None:
+    def __init__(
+        self,
+        latents: Latents,
+        mixing: FactorMixing,
+        likelihood: BernoulliLabels,
+        mean_function: RegressionMean | None = None,
+    ) -> None:
         super().__init__()
         self.latents, self.mixing, self.likelihood = latents, mixing, likelihood
+        self.mean_function = mean_function
 
-    def elbo(self, x: Inputs, y: SparseRows, *, n_rows: int) -> ELBO:
-        """The bound from a batch of B inputs and their labels, out of `n_rows`; its mean over batches is exact."""
+    def elbo(
+        self,
+        x: Inputs,
+        y: SparseRows,
+        *,
+        n_rows: int,
+        label_weights: Float[Tensor, " K"] | None = None,
+        mean_logits: Float[Tensor, "B K"] | None = None,
+    ) -> ELBO:
+        """The bound from a batch of B inputs and their labels, out of `n_rows`; its mean over batches is exact.
+
+        Args:
+            x: the inputs.
+            y: their labels that are 1, B x K.
+            n_rows: N.
+            label_weights: of the labels in the data term, see `BernoulliLabels.expected_log_prob`.
+            mean_logits: what the mean function scales, where it is known; for rows that it was fitted to, its
+                predictions without them.
+        """
         conditioned = self.latents.condition()
-        data = self.likelihood.expected_log_prob(conditioned.marginals(x), self.mixing, y)
+        latents = self.marginals(conditioned, x, mean_logits)
+        data = self.likelihood.expected_log_prob(latents, self.mixing, y, label_weights=label_weights)
         return ELBO(data, conditioned.kl(), n_rows / x.shape[0])
+
+    def restricted(self, labels: Int[Tensor, " L"]) -> VariationalModel:
+        """The model of L of the labels: these latent functions, and a mixing with parameters of its own.
+
+        Its mean function still gives all K labels: it needs `mean_logits` of the L.
+        """
+        mixing, likelihood = self.mixing.restricted(labels), self.likelihood.restricted(labels)
+        return VariationalModel(self.latents, mixing, likelihood, self.mean_function)
+
+    def marginals(
+        self, conditioned: ConditionedLatents, x: Inputs, mean_logits: Float[Tensor, "B K"] | None = None
+    ) -> Marginals:
+        """Marginals of the latent functions at B inputs, with the offset that the mean function adds to utilities."""
+        latents = conditioned.marginals(x)
+        if self.mean_function is None:
+            return latents
+        offset = self.mean_function(x) if mean_logits is None else self.mean_function.scaled(mean_logits)
+        return latents._replace(offset=offset)
 
     def utilities(self, conditioned: ConditionedLatents, x: Inputs, labels: slice = slice(None)) -> Marginals:
         """Marginals of the utilities of some labels at B inputs."""
-        return self.mixing.utilities(conditioned.marginals(x), labels)
+        return self.mixing.utilities(self.marginals(conditioned, x), labels)

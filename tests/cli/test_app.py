@@ -70,7 +70,7 @@ def test_help_loads_neither_torch_nor_scikit_learn() -> None:
 def test_as_a_module_into_a_pipe_there_are_no_escape_codes() -> None:
     result = _python("-m", "extremegp", "presets")
     assert result.returncode == 0
-    assert "ARD-FX" in result.stdout
+    assert "ARD-S-B" in result.stdout
     assert "\x1b" not in result.stdout + result.stderr
 
 

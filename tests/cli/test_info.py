@@ -13,10 +13,10 @@ from tests.cli.conftest import N_FEATURES, N_LABELS, Run
 
 import extremegp
 from extremegp import datasets
-from extremegp.building import KERNEL_NAMES, POSTERIOR_NAMES
+from extremegp.building import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES
 from extremegp.data import read_xc
 from extremegp.data.debtags import DebtagsDataset
-from extremegp.presets import PRESETS
+from extremegp.presets import INDUCING, KERNELS, POSTERIORS, PRESETS
 
 
 def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
@@ -64,23 +64,46 @@ def test_presets_are_listed(run: Run) -> None:
     assert listed["ARD-FX"]["settings"] == {
         "kernel": "ard",
         "linear_term": False,
+        "mean_function": "zero",
         "posterior": "shared-basis",
+        "inducing": "free",
         "learn_inducing": False,
     }
+    assert listed["ARD-FX"]["paper"] is None
+    assert listed["ARD-S-B-FP"]["paper"] == {
+        "table": "T Table 4.6",
+        "dataset": "bibtex",
+        "P@1": 62.35,
+        "P@3": 37.68,
+        "P@5": 27.79,
+    }
     shown = run("presets").stdout
-    assert all(name in shown for name in PRESETS)
+    assert all(part in shown for part in (*KERNELS, *INDUCING, *POSTERIORS))
+    assert "62.35/37.68/27.79" in shown
     assert run("presets", "--quiet").output == ""
 
 
 @pytest.mark.parametrize(
     ("name", "kernel"),
-    [("LINEAR", "linear"), ("LINEAR-L", "linear-ell"), ("SE", "se"), ("ARD", "ard"), ("ARD/LINEAR", "ard+linear")],
+    [
+        ("LINEAR", "linear"),
+        ("LINEAR-L", "linear-ell"),
+        ("SE", "se"),
+        ("SE-P-L", "se-p-ell"),
+        ("ARD", "ard"),
+        ("ARD/LINEAR", "ard+linear"),
+        ("ARD/LINEAR-EXACT", "ard"),
+    ],
 )
 def test_every_kernel_of_the_papers_has_its_variants(name: str, kernel: str) -> None:
     assert PRESETS[name].settings["kernel"] == kernel
     assert PRESETS[f"{name}-FX"].settings["learn_inducing"] is False
     assert PRESETS[f"{name}-UN"].settings["normalise_inducing"] is False
+    assert PRESETS[f"{name}-S"].settings["inducing"] == "subspace"
+    assert PRESETS[f"{name}-S-B"].settings["inducing"] == "subspace-basis"
     assert PRESETS[f"{name}-FP"].settings["posterior"] == "full-u"
+    assert PRESETS[f"{name}-S-FX-PP"].settings["posterior"] == "parsimonious"
+    assert PRESETS[name].settings["linear_term"] is (name == "ARD/LINEAR-EXACT")
 
 
 def test_presets_only_hold_parameters_that_exist() -> None:
@@ -89,6 +112,7 @@ def test_presets_only_hold_parameters_that_exist() -> None:
         assert preset.settings.keys() <= known
         assert preset.settings["kernel"] in KERNEL_NAMES
         assert preset.settings["posterior"] in POSTERIOR_NAMES
+        assert preset.settings["inducing"] in INDUCING_NAMES
 
 
 @pytest.fixture

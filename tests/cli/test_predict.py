@@ -152,3 +152,68 @@ def test_bad_files_are_named(
 
 def test_a_missing_model_is_named(files: Path, tmp_path: Path, run: Run) -> None:
     run.fails("predict", tmp_path / "none", files / "test.txt", "--out", tmp_path / "o.txt", naming="none")
+
+
+# Known labels
+
+
+def test_known_labels_condition_the_others_and_are_left_out(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
+    x = read_xc(files / "test.txt").X
+    known = np.zeros((20, N_LABELS))
+    known[0, 1], known[1, [0, 2]], known[2, 3], known[3] = 1, [1, -1], -1, 1
+    lines = [
+        {"labels": [_NAMES[k] for k in np.flatnonzero(row > 0)], "absent": [_NAMES[k] for k in np.flatnonzero(row < 0)]}
+        for row in known
+    ]
+    given = tmp_path / "known.jsonl"
+    given.write_text("".join(json.dumps(line) + "\n" for line in lines), encoding="utf-8")
+    best = extremegp.load(model).predict_topk(x, 2, given=known)
+    out = _predict(run, model, files / "test.txt", tmp_path / "o.jsonl", "--given", given)
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert [record["labels"] for record in records] == [[_NAMES[k] for k in row if k >= 0] for row in best.labels]
+    for record, scores in zip(records, best.scores, strict=True):
+        assert record["probabilities"] == pytest.approx([p for p in scores if p > 0], rel=1e-5)
+    assert records[3] == {"labels": [], "probabilities": []}
+    matrix = scipy.sparse.load_npz(
+        _predict(run, model, files / "test.txt", tmp_path / "o.npz", "--given", given, "--by", "utility")
+    )
+    assert matrix.shape == (20, N_LABELS)
+    assert (matrix[3].nnz, matrix[1].nnz, matrix[0, 1]) == (0, 2, 0)
+
+
+@pytest.mark.parametrize("suffix", [".txt", ".svm"])
+def test_labels_by_number_are_known_to_be_present(
+    files: Path, model: Path, tmp_path: Path, run: Run, suffix: str
+) -> None:
+    given = tmp_path / f"known{suffix}"
+    rows = "".join(f"{i % N_LABELS} 0:1\n" for i in range(20))
+    given.write_text((f"20 1 {N_LABELS}\n" if suffix == ".txt" else "") + rows)
+    known = np.eye(N_LABELS)[np.arange(20) % N_LABELS]
+    best = extremegp.load(model).predict_topk(read_xc(files / "test.txt").X, 2, given=known)
+    out = _predict(run, model, files / "test.txt", tmp_path / "o.txt", "--given", given)
+    found = [[int(pair.split(":")[0]) for pair in line.split()] for line in out.read_text().splitlines()]
+    assert found == best.labels.tolist()
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        ('{"labels": []}\n' * 19, "has 19 rows of known labels, but there are 20 rows to predict"),
+        ('{"labels": ["mauve"]}\n' * 20, "1: the model has no label 'mauve'"),
+        ('{"labels": []}\n{"absent": ["red"]}\n', "2: expected an object like"),
+        ('{"labels": "red"}\n', '1: "labels" must be a list of strings'),
+        ('{"labels": ["red"], "absent": ["red"]}\n', "1: the label 'red' is both present and absent"),
+        ('{"labels": [}\n', "1: not valid JSON"),
+        (f"20 1 {N_LABELS + 1}\n" + "0 0:1\n" * 20, f"has {N_LABELS + 1} labels, but the model has {N_LABELS}"),
+        ("9 0:1\n" * 20, "the label 9 is out of range"),
+    ],
+)
+def test_known_labels_that_cannot_be_used_are_named(
+    files: Path, model: Path, tmp_path: Path, run: Run, content: str, message: str
+) -> None:
+    given = tmp_path / ("known.jsonl" if content.startswith("{") else "known.txt")
+    given.write_text(content)
+    out = tmp_path / "o.jsonl"
+    line = run.fails("predict", model, files / "test.txt", "--out", out, "--given", given, naming=given.name)
+    assert message in line
+    assert not out.exists()

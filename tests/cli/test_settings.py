@@ -22,6 +22,9 @@ def test_values_are_read_by_the_type_of_the_parameter() -> None:
         "time_budget=30",
         "kernel=se",
         "dtype=float64",
+        "propensity=0.6,2.6",
+        "n_sampled_labels=500",
+        "label_sampling=uniform",
     ]
     assert parse_settings(pairs) == {
         "n_inducing": 7,
@@ -35,6 +38,13 @@ def test_values_are_read_by_the_type_of_the_parameter() -> None:
         "time_budget": 30.0,
         "kernel": "se",
         "dtype": "float64",
+        "propensity": (0.6, 2.6),
+        "n_sampled_labels": 500,
+        "label_sampling": "uniform",
+    }
+    assert parse_settings(["propensity=auto", "n_sampled_labels=none"]) == {
+        "propensity": "auto",
+        "n_sampled_labels": None,
     }
 
 
@@ -53,6 +63,9 @@ def test_whole_numbers_stay_integers() -> None:
         ("learn_inducing=1", "learn_inducing must be true or false"),
         ("kl_weight=high", "kl_weight must be a number"),
         ("dtype=float16", "dtype must be float32 or float64"),
+        ("propensity=0.6", "propensity must be auto or two numbers such as 0.55,1.5 or none; it is '0.6'"),
+        ("propensity=0.6,2.6,1", "propensity must be auto or two numbers"),
+        ("n_sampled_labels=few", "n_sampled_labels must be an integer or auto or none"),
         ("checkpoint=here", "MODEL.checkpoint"),
         ("verbose=true", "--quiet"),
     ],

@@ -13,7 +13,15 @@ N, D, K = 40, 6, 5
 
 
 def small_classifier(**changes: Any) -> MultiLabelGPClassifier:
-    small = {"n_inducing": 5, "n_latent": 3, "epochs": 3, "batch_size": 16, "verbose": False, "random_state": 0}
+    small = {
+        "mean_function": "zero",
+        "n_inducing": 5,
+        "n_latent": 3,
+        "epochs": 3,
+        "batch_size": 16,
+        "verbose": False,
+        "random_state": 0,
+    }
     return MultiLabelGPClassifier(**{**small, **changes})
 
 

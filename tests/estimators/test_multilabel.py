@@ -22,7 +22,8 @@ import extremegp
 from extremegp import MultiLabelGPClassifier
 from extremegp.errors import ExtremeGPError
 from extremegp.estimators import multilabel
-from extremegp.training import TrainingInterrupted
+from extremegp.metrics import propensities
+from extremegp.training import NoReporter, TrainingInterrupted
 
 
 @pytest.fixture(scope="module")
@@ -217,6 +218,11 @@ def test_fitting_leaves_the_data_and_the_global_generators_alone():
         {"kl_weight": 0.0, "relative_jitter": 0.0, "n_latent": 12},
         {"epochs": "auto", "batch_size": "auto", "n_latent": "auto", "time_budget": 0.2},
         {"validation_fraction": 0.3, "patience": 1, "epochs": 6},
+        {"propensity": "auto"},
+        {"propensity": (0.6, np.float32(2.5)), "dtype": "float64"},
+        {"n_sampled_labels": 2},
+        {"n_sampled_labels": 2, "label_sampling": "uniform", "propensity": "auto", "validation_fraction": 0.3},
+        {"n_sampled_labels": None},
         {"random_state": None},
         {"random_state": np.random.RandomState(3)},
         {"n_inducing": np.int64(4), "learning_rate": np.float32(0.02), "relative_jitter": np.float32(1e-5)},
@@ -259,6 +265,55 @@ def test_a_loaded_model_replaces_itself_and_can_be_fitted_again(trained: MultiLa
     np.testing.assert_array_equal(extremegp.load(tmp_path / "m").predict_proba(x), trained.predict_proba(x))
 
 
+# Labels that apply and were not recorded
+
+
+def test_the_propensities_of_a_name_are_those_of_the_metrics():
+    x, y = small_data()
+    by_name = small_classifier(propensity="auto").fit(x, y)
+    by_pair = small_classifier(propensity=(0.55, 1.5)).fit(x, y)
+    by_array = small_classifier(propensity=propensities(y.sum(axis=0), N)).fit(x, y)
+    for other in (by_pair, by_array):
+        np.testing.assert_array_equal(other.predict_proba(x), by_name.predict_proba(x))
+    assert not np.allclose(small_classifier().fit(x, y).predict_proba(x), by_name.predict_proba(x), rtol=0.05)
+
+
+def test_with_propensities_probabilities_are_those_that_labels_apply():
+    rng = np.random.default_rng(0)
+    x, _ = small_data()
+    x = np.tile(x, (50, 1))
+    applies = rng.random((len(x), 2)) < (0.6, 0.3)
+    y = applies & (rng.random(applies.shape) < (0.4, 0.5))
+    kept = small_classifier(kernel="linear", epochs=30, propensity=np.array([0.4, 0.5])).fit(x, y)
+    plain = small_classifier(kernel="linear", epochs=30).fit(x, y)
+    np.testing.assert_allclose(kept.predict_proba(x).mean(axis=0), applies.mean(axis=0), atol=0.05)
+    np.testing.assert_allclose(plain.predict_proba(x).mean(axis=0), y.mean(axis=0), atol=0.05)
+
+
+def test_an_array_of_propensities_is_saved_with_the_model_but_not_as_a_parameter(tmp_path: Path):
+    x, y = small_data()
+    classifier = small_classifier(propensity=np.linspace(0.2, 1.0, K)).fit(x, y)
+    assert clone(classifier).fit(x, y).predict_proba(x).tolist() == classifier.predict_proba(x).tolist()
+    classifier.save(tmp_path / "m")
+    loaded = extremegp.load(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.predict_proba(x), classifier.predict_proba(x))
+    np.testing.assert_allclose(loaded.model_.likelihood.propensities, np.linspace(0.2, 1.0, K), rtol=1e-6)
+    assert loaded.propensity is None
+
+
+# Sampled labels
+
+
+def test_more_sampled_labels_than_there_are_look_at_all_of_them():
+    x, y = small_data()
+    every = small_classifier(n_sampled_labels=K + 100, dtype="float64").fit(x, y)
+    np.testing.assert_allclose(
+        every.predict_proba(x), small_classifier(dtype="float64").fit(x, y).predict_proba(x), rtol=1e-5
+    )
+    few = small_classifier(n_sampled_labels=1, dtype="float64", batch_size=1).fit(x, y)
+    assert np.abs(few.predict_proba(x) / every.predict_proba(x) - 1).max() > 1e-3
+
+
 # Validation and checkpoints
 
 
@@ -298,6 +353,8 @@ def test_training_resumes_from_its_checkpoint_to_the_same_bits(tmp_path: Path, m
         small_classifier(**{**options, "learning_rate": 0.1}).fit(*small_data())
     with pytest.raises(ExtremeGPError, match="other data or settings"):
         small_classifier(**options).fit(*small_data(seed=9))
+    with pytest.raises(ExtremeGPError, match="other data or settings"):
+        small_classifier(**{**options, "propensity": np.full(K, 0.5)}).fit(*small_data())
     resumed = small_classifier(**options).fit(*small_data())
     x, _ = small_data()
     np.testing.assert_array_equal(resumed.predict_proba(x), expected.predict_proba(x))
@@ -420,3 +477,212 @@ def test_a_row_without_features_gets_the_frequencies_of_the_labels():
 def test_a_short_training_is_silent(capsys: pytest.CaptureFixture[str]):
     small_classifier(verbose=True).fit(*small_data())
     assert capsys.readouterr() == ("", "")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"inducing": "subspace", "n_subspace": 3},
+        {"inducing": "subspace", "n_subspace": 3, "lengthscales_in": "subspace"},
+        {"inducing": "subspace-basis", "n_subspace": 3},
+        {"inducing": "sparse", "support_size": 3},
+        {"inducing": "sparse", "learn_inducing": False, "inducing_start": "rows"},
+        {"posterior": "parsimonious"},
+        {"kernel": "se-p-ell"},
+        {"kernel": "matern32-ard+white"},
+        {"kernel": "arccos1", "linear_term": True},
+    ],
+    ids=str,
+)
+def test_every_kind_of_latents_learns_and_comes_back_from_disk(settings: dict[str, Any], tmp_path: Path):
+    x, y = small_data()
+    classifier = small_classifier(**settings, epochs=40, learning_rate=0.05).fit(scipy.sparse.csr_matrix(x), y)
+    bounds = [record["elbo"] for record in classifier.history_]
+    assert np.mean(bounds[-5:]) > np.mean(bounds[:5])
+    classifier.save(tmp_path / "model")
+    new = random_inputs(9, D, seed=7).astype(np.float32)
+    probabilities = classifier.predict_proba(new)
+    np.testing.assert_array_equal(extremegp.load(tmp_path / "model").predict_proba(new), probabilities)
+    np.testing.assert_allclose(classifier.predict_proba(scipy.sparse.csr_matrix(new)), probabilities, rtol=1e-4)
+
+
+# Known labels
+
+
+def known_labels(n_rows: int) -> np.ndarray:
+    """Row 0 with nothing known, row 1 with all, the others with a few: 1 present, -1 absent."""
+    known = np.random.default_rng(4).choice([-1, 0, 1], size=(n_rows, K), p=[0.2, 0.5, 0.3])
+    known[0], known[1] = 0, [1, -1, -1, 1, 1][:K]
+    return known
+
+
+def test_known_labels_are_certain_and_change_the_others(trained: MultiLabelGPClassifier, new_x: np.ndarray):
+    known = known_labels(9)
+    plain, conditional = trained.predict_proba(new_x), trained.predict_proba(new_x, given=known)
+    np.testing.assert_array_equal(conditional[known == 1], 1.0)
+    np.testing.assert_array_equal(conditional[known == -1], 0.0)
+    np.testing.assert_array_equal(conditional[0], plain[0])
+    some = known.any(axis=1) & (known == 0).any(axis=1)
+    assert (conditional != plain)[some][known[some] == 0].all()
+    assert not np.array_equal(trained.decision_function(new_x, given=known)[2:], trained.decision_function(new_x)[2:])
+    np.testing.assert_array_equal(trained.decision_function(new_x, given=known)[0], trained.decision_function(new_x)[0])
+
+
+@pytest.mark.parametrize("given_variance", ["laplace", "map"])
+def test_known_labels_may_be_sparse_dense_or_names(new_x: np.ndarray, given_variance: Any):
+    x, y = small_data()
+    classifier = small_classifier().fit(x, label_lists(y))
+    present = known_labels(9).clip(0)
+    expected = classifier.predict_proba(new_x, given=present, given_variance=given_variance)
+    for given in (scipy.sparse.coo_array(present), present.astype(bool), label_lists(present)):
+        found = classifier.predict_proba(new_x, given=given, given_variance=given_variance)
+        np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("by", ["utility", "probability"])
+def test_known_labels_are_never_among_the_best(trained: MultiLabelGPClassifier, new_x: np.ndarray, by: str):
+    known = known_labels(9)
+    best = trained.predict_topk(new_x, K, by=by, given=known)
+    scorer = trained.decision_function if by == "utility" else trained.predict_proba
+    scores = scorer(new_x, given=known)
+    scores[known != 0] = -np.inf
+    for row in range(9):
+        left = np.flatnonzero(known[row] == 0)
+        assert best.labels[row, : len(left)].tolist() == left[np.argsort(-scores[row, left], kind="stable")].tolist()
+        assert (best.labels[row, len(left) :] == -1).all()
+        assert (best.scores[row, len(left) :] == -np.inf).all()
+
+
+def test_blocks_of_rows_do_not_change_predictions_given_labels(
+    trained: MultiLabelGPClassifier, new_x: np.ndarray, monkeypatch: pytest.MonkeyPatch
+):
+    from extremegp import prediction
+
+    whole = trained.predict_proba(new_x, given=known_labels(9))
+    monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 2 * 512)
+    np.testing.assert_allclose(trained.predict_proba(new_x, given=known_labels(9)), whole, rtol=1e-5, atol=1e-6)
+
+
+def test_predictions_given_labels_survive_saving_and_models_without_noise_have_them(
+    trained: MultiLabelGPClassifier, new_x: np.ndarray, tmp_path: Path
+):
+    trained.save(tmp_path / "m")
+    loaded = extremegp.load(tmp_path / "m")
+    expected = trained.predict_proba(new_x, given=known_labels(9))
+    np.testing.assert_array_equal(loaded.predict_proba(new_x, given=known_labels(9)), expected)
+    loaded.instance_noise_ = None
+    loaded.save(tmp_path / "without")
+    without = extremegp.load(tmp_path / "without")
+    assert without.instance_noise_ is None
+    np.testing.assert_array_equal(without.predict_proba(new_x), trained.predict_proba(new_x))
+    assert not np.array_equal(without.predict_proba(new_x, given=known_labels(9)), expected)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (np.zeros((8, K)), "X has 9 rows and given has 8"),
+        (np.zeros((9, K + 1)), f"given has {K + 1} labels, but the model has {K}"),
+        (np.full((9, K), 2), "given must hold 1 .* but has 2 at row 0, column 0"),
+        (np.full((9, K), np.nan), "given contains NaN at row 0"),
+        ([["a"]] * 9, "the labels have none"),
+    ],
+)
+def test_known_labels_that_cannot_be_used_are_refused(
+    trained: MultiLabelGPClassifier, new_x: np.ndarray, given: Any, message: str
+):
+    for predict in (trained.predict_proba, trained.predict_topk, trained.decision_function):
+        with pytest.raises(ExtremeGPError, match=message):
+            predict(new_x, given=given)
+
+
+def test_unknown_names_among_known_labels_are_refused(new_x: np.ndarray):
+    x, y = small_data()
+    with pytest.raises(ExtremeGPError, match="row 1 has the label 'new'"):
+        small_classifier().fit(x, label_lists(y)).predict_proba(new_x[:2], given=[[], ["new"]])
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("factor", torch.zeros(2, 3)), ("factor", torch.full((3, 3), float("nan"))), ("weight", torch.tensor(-1.0))],
+)
+def test_noise_that_does_not_fit_the_model_is_refused(
+    trained: MultiLabelGPClassifier, tmp_path: Path, name: str, value: torch.Tensor
+):
+    from extremegp import io
+
+    trained.save(tmp_path / "m")
+    config, tensors = io.read_model(tmp_path / "m")
+    config = {key: part for key, part in config.items() if key not in ("sha256", "format_version")}
+    io.write_model(tmp_path / "altered", config, {**tensors, f"instance_noise.{name}": value})
+    with pytest.raises(ExtremeGPError, match="scatter of instances does not fit 3 latent functions"):
+        extremegp.load(tmp_path / "altered")
+
+
+# A regression as mean function
+
+
+@pytest.fixture(scope="module")
+def regressed() -> MultiLabelGPClassifier:
+    x, y = small_data()
+    return small_classifier(mean_function="regression").fit(scipy.sparse.csr_matrix(x), y)
+
+
+def test_a_regression_is_the_mean_that_the_latent_functions_correct(
+    regressed: MultiLabelGPClassifier, new_x: np.ndarray
+):
+    model = regressed.model_
+    latents, _ = regressed.predict_latent(new_x)
+    correction = latents @ model.mixing.loadings.numpy().T + model.mixing.bias.numpy()
+    mean = model.mean_function(torch.from_numpy(new_x)).numpy()
+    np.testing.assert_allclose(regressed.decision_function(new_x), mean + correction, rtol=1e-5, atol=1e-5)
+    assert np.abs(mean).min() > 0
+    assert float(model.mean_function.slope) != 1.0
+
+
+def test_a_regression_comes_back_from_disk(regressed: MultiLabelGPClassifier, new_x: np.ndarray, tmp_path: Path):
+    regressed.save(tmp_path / "model")
+    loaded = extremegp.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(new_x), regressed.predict_proba(new_x))
+    sparse = scipy.sparse.csr_matrix(new_x)
+    np.testing.assert_allclose(loaded.predict_proba(sparse), regressed.predict_proba(new_x), rtol=1e-4)
+    given = np.zeros((len(new_x), K))
+    given[:, 1] = 1
+    np.testing.assert_array_equal(loaded.predict_proba(new_x, given=given), regressed.predict_proba(new_x, given=given))
+
+
+def test_with_sampled_labels_a_regression_is_that_of_the_labels_sampled():
+    x, y = small_data()
+    settings = {"mean_function": "regression", "epochs": 2}
+    whole = small_classifier(**settings).fit(x, y)
+    everything = small_classifier(**settings, n_sampled_labels=K, label_sampling="uniform").fit(x, y)
+    np.testing.assert_allclose(everything.predict_proba(x), whole.predict_proba(x), rtol=1e-3)
+
+
+def test_a_regression_is_chosen_where_it_is_cheap():
+    x, y = small_data()
+    assert small_classifier(mean_function="auto").fit(x, y).model_.mean_function is not None
+    wide = scipy.sparse.hstack([scipy.sparse.csr_matrix(x), scipy.sparse.csr_matrix((N, 5000))], format="csr")
+    assert small_classifier(mean_function="auto").fit(wide, y).model_.mean_function is None
+
+
+def test_a_run_with_a_regression_resumes_to_the_same_bits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    x, y = small_data()
+    settings = {"mean_function": "regression", "checkpoint_seconds": 0.0}
+    straight = small_classifier(**settings).fit(x, y)
+    original = multilabel.train
+
+    def interrupted(*args: Any, **options: Any) -> Any:
+        class Stop(NoReporter):
+            def step(self, step: int, total_steps: int, elbo: float) -> None:
+                if step == 4:
+                    raise KeyboardInterrupt
+
+        return original(*args, **{**options, "reporter": Stop()})
+
+    monkeypatch.setattr(multilabel, "train", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        small_classifier(**settings, checkpoint=tmp_path / "c").fit(x, y)
+    monkeypatch.setattr(multilabel, "train", original)
+    resumed = small_classifier(**settings, checkpoint=tmp_path / "c").fit(x, y)
+    np.testing.assert_array_equal(resumed.predict_proba(x), straight.predict_proba(x))

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.models import random_inputs, random_model, reference_covariance, reference_latents, sparse_rows
+from tests.models import random_inputs, random_model, reference_covariances, reference_latents, sparse_rows
 
 from extremegp.building import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
 from extremegp.latents import SparseGP
@@ -31,7 +31,7 @@ def _latents(kernel: str, posterior: str, *, relative_jitter: float = 1e-3, seed
 def test_marginals_and_kl_equal_the_reference_in_u(kernel: str, posterior: str):
     latents = _latents(kernel, posterior)
     x = random_inputs(N, D)
-    reference = reference_latents(latents, reference_covariance(latents))
+    reference = reference_latents(latents, reference_covariances(latents))
     mean, variance = reference.marginals(x)
     conditioned = latents.condition()
     for rows in (torch.from_numpy(x), sparse_rows(x)):
@@ -44,7 +44,7 @@ def test_marginals_and_kl_equal_the_reference_in_u(kernel: str, posterior: str):
 @pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
 def test_at_the_inducing_inputs_the_functions_are_u_itself(posterior: str):
     latents = _latents("ard", posterior, relative_jitter=0.0)
-    reference = reference_latents(latents, reference_covariance(latents))
+    reference = reference_latents(latents, reference_covariances(latents))
     marginals = latents.condition().marginals(latents.inducing().detach())
     np.testing.assert_allclose(marginals.mean.detach(), reference.means.T, rtol=1e-8, atol=1e-10)
     variances = np.diagonal(reference.covariances, axis1=1, axis2=2).T

@@ -47,3 +47,13 @@ def softplus_moments_mpmath(mean: float, variance: float) -> list[float]:
             expect(lambda f: 1 / (1 + mpmath.exp(-f))),
             expect(lambda f: 1 / ((1 + mpmath.exp(-f)) * (1 + mpmath.exp(f)))),
         ]
+
+
+def expected_log_recorded(label: float, mean: float, variance: float, propensity: float) -> float:
+    """E log p(label | f), f ~ N(mean, variance), where a label that applies is recorded with some probability only."""
+    standard = np.linspace(-12, 12, 4001)
+    density = np.exp(-0.5 * standard**2) / np.sqrt(2 * np.pi)
+    f = mean + np.sqrt(variance) * standard
+    # 1 - p sigma(f) without a difference.
+    chance = propensity / (1 + np.exp(-f)) if label else (1 - propensity) + propensity / (1 + np.exp(f))
+    return float(np.sum(density * np.log(chance)) * (standard[1] - standard[0]))

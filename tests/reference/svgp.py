@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.integrate import quad
+from scipy.special import gamma, kv
 
 Array = NDArray[np.float64]
 Covariance = Callable[[Array, Array], float]
@@ -31,6 +33,46 @@ def squared_exponential(weights: Array, variance: float = 1.0) -> Covariance:
 def se_plus_linear(weights: Array, mixture: float) -> Covariance:
     stationary, dot = squared_exponential(weights), linear(weights)
     return lambda x, z: mixture * stationary(x, z) + (1 - mixture) * dot(x, z)
+
+
+def weighted_distance(weights: Array, x: Array, z: Array) -> float:
+    return float(np.sqrt(sum(w * (a - b) ** 2 for w, a, b in zip(weights, x, z, strict=True))))
+
+
+def matern(weights: Array, smoothness: float) -> Covariance:
+    """The general form with a Bessel function."""
+
+    def covariance(x: Array, z: Array) -> float:
+        r = weighted_distance(weights, x, z)
+        if r < 1e-9:
+            return 1.0
+        scaled = np.sqrt(2 * smoothness) * r
+        return float(2 ** (1 - smoothness) / gamma(smoothness) * scaled**smoothness * kv(smoothness, scaled))
+
+    return covariance
+
+
+def arc_cosine(weights: Array, order: int) -> Covariance:
+    """2 E[step(w.x) step(w.z) (w.x)^n (w.z)^n], w standard normal: the angle of w in the plane of x and z, by quad."""
+
+    def covariance(x: Array, z: Array) -> float:
+        x, z = np.sqrt(weights) * x, np.sqrt(weights) * z
+        norms = np.linalg.norm(x) * np.linalg.norm(z)
+        if norms == 0:
+            # step(0) = 1/2
+            return 0.5 if order == 0 else 0.0
+        u, v = x / np.linalg.norm(x), z / np.linalg.norm(z)
+        angle = 2 * np.arctan2(np.linalg.norm(u - v), np.linalg.norm(u + v))
+        # A plane Gaussian has E r^2n = 2^n n! and a uniform angle; the steps leave a sector of it.
+        sector = quad(lambda t: (np.cos(t) * np.cos(t - angle)) ** order, angle - np.pi / 2, np.pi / 2)[0]
+        return float(2 * 2**order / (2 * np.pi) * norms**order * sector)
+
+    return covariance
+
+
+def white(variance: float) -> Covariance:
+    """Noise of an observation; here an observation is known by its inputs."""
+    return lambda x, z: variance * float(np.array_equal(x, z))
 
 
 def gram(covariance: Covariance, x: Array, z: Array) -> Array:
@@ -67,6 +109,28 @@ class Variational:
 
     def kl(self) -> float:
         return sum(gaussian_kl(m, s, self.k_z) for m, s in zip(self.means, self.covariances, strict=True))
+
+
+@dataclass
+class Independent:
+    """Functions that each have a covariance of their own."""
+
+    parts: list[Variational]
+
+    def marginals(self, x: Array) -> tuple[Array, Array]:
+        means, variances = zip(*(part.marginals(x) for part in self.parts), strict=True)
+        return np.hstack(means), np.hstack(variances)
+
+    def kl(self) -> float:
+        return sum(part.kl() for part in self.parts)
+
+    @property
+    def means(self) -> Array:
+        return np.concatenate([part.means for part in self.parts])
+
+    @property
+    def covariances(self) -> Array:
+        return np.concatenate([part.covariances for part in self.parts])
 
 
 def gaussian_kl(mean: Array, covariance: Array, prior_covariance: Array) -> float:

@@ -10,6 +10,7 @@ import torch
 from extremegp.errors import ModelFormatError
 from extremegp.files import read_tensors, write_tensors
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from extremegp.training.row_adam import RowAdam
 
 PROGRESS = Progress(
     step_scales=[1.0],
@@ -43,13 +44,13 @@ def saved(tmp_path: Path) -> Path:
     module, optimizer = _run(0, 4)
     best = {name: tensor + 1 for name, tensor in module.state_dict().items()}
     path = tmp_path / "run.ckpt"
-    save_checkpoint(path, model=module, optimizer=optimizer, best=best, progress=PROGRESS, fingerprint="f")
+    save_checkpoint(path, model=module, optimizers=[optimizer], best=best, progress=PROGRESS, fingerprint="f")
     return path
 
 
 def _load(path: Path, fingerprint: str = "f") -> tuple[torch.nn.Linear, torch.optim.Adam, Progress, dict[str, Any]]:
     module, optimizer = _run(1, 0)
-    progress, best = load_checkpoint(path, model=module, optimizer=optimizer, fingerprint=fingerprint)
+    progress, best = load_checkpoint(path, model=module, optimizers=[optimizer], fingerprint=fingerprint)
     return module, optimizer, progress, best
 
 
@@ -99,11 +100,12 @@ NAN = torch.full((2,), float("nan"))
         ({"best.bias": None}, {}),
         ({"best.bias": torch.zeros(3)}, {}),
         ({"best.bias": NAN}, {}),
-        ({"optimizer.0.exp_avg": None}, {}),
-        ({"optimizer.0.exp_avg": torch.zeros(1)}, {}),
-        ({"optimizer.1.exp_avg": NAN}, {}),
-        ({"optimizer.9.exp_avg": torch.zeros(1)}, {}),
-        ({"optimizer.x.exp_avg": torch.zeros(1)}, {}),
+        ({"optimizer0.0.exp_avg": None}, {}),
+        ({"optimizer0.0.exp_avg": torch.zeros(1)}, {}),
+        ({"optimizer0.0.step": torch.zeros(2)}, {}),
+        ({"optimizer0.1.exp_avg": NAN}, {}),
+        ({"optimizer0.9.exp_avg": torch.zeros(1)}, {}),
+        ({"optimizer0.x.exp_avg": torch.zeros(1)}, {}),
         ({}, {"step": None}),
         ({}, {"step": "7"}),
         ({}, {"step": -1}),
@@ -129,10 +131,47 @@ def test_a_checkpoint_that_was_altered_is_refused(saved: Path, tensors: dict[str
         _load(saved)
 
 
+def _two_optimizers(seed: int, steps: int) -> tuple[torch.nn.Module, list[torch.optim.Optimizer]]:
+    """A narrow parameter under Adam and a wide one under RowAdam, of which every step touches two rows."""
+    module = torch.nn.ParameterDict({"narrow": torch.full((2,), float(seed)), "wide": torch.full((9, 3), float(seed))})
+    optimizers = [
+        torch.optim.Adam([module["narrow"]], lr=0.1, fused=True),
+        RowAdam([module["wide"]], lr=0.1),
+    ]
+    for step in range(steps):
+        _row_step(module, optimizers, step)
+    return module, optimizers
+
+
+def _row_step(module: torch.nn.Module, optimizers: list[torch.optim.Optimizer], step: int) -> None:
+    rows, gradient = torch.tensor([[step % 4, 4 + step % 5]]), torch.arange(6.0).view(2, 3) + step
+    module["narrow"].grad = torch.tensor([1.0, -step])
+    module["wide"].grad = torch.sparse_coo_tensor(rows, gradient, (9, 3), is_coalesced=True, check_invariants=True)
+    for optimizer in optimizers:
+        optimizer.step()
+
+
+def test_moments_and_step_counts_of_rows_come_back_too(tmp_path: Path):
+    progress = Progress(step=7, total_steps=20, step_scales=[1.0, 0.3])
+    original, optimizers = _two_optimizers(0, 7)
+    save_checkpoint(tmp_path / "c", model=original, optimizers=optimizers, best={}, progress=progress, fingerprint="f")
+    module, fresh = _two_optimizers(1, 2)
+    load_checkpoint(tmp_path / "c", model=module, optimizers=fresh, fingerprint="f")
+    for step in range(7, 12):
+        _row_step(original, optimizers, step)
+        _row_step(module, fresh, step)
+    assert torch.equal(module["wide"], original["wide"])
+    assert torch.equal(module["narrow"], original["narrow"])
+    tensors, header = read_tensors(tmp_path / "c")
+    write_tensors(tmp_path / "c", {**tensors, "optimizer1.0.step": torch.tensor(7.0)}, header)
+    with pytest.raises(ModelFormatError, match="wrong shape"):
+        load_checkpoint(tmp_path / "c", model=module, optimizers=fresh, fingerprint="f")
+
+
 def test_without_validation_there_are_no_best_parameters(tmp_path: Path):
     module, optimizer = _run(0, 1)
     progress = Progress(step=1, total_steps=2, step_scales=[1.0])
-    save_checkpoint(tmp_path / "c", model=module, optimizer=optimizer, best={}, progress=progress, fingerprint="f")
+    save_checkpoint(tmp_path / "c", model=module, optimizers=[optimizer], best={}, progress=progress, fingerprint="f")
     _, _, restored, best = _load(tmp_path / "c")
     assert best == {}
     assert restored == progress

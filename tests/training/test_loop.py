@@ -11,9 +11,12 @@ import pytest
 import scipy.sparse
 import torch
 from tests.models import random_inputs, random_labels
+from torch.utils._python_dispatch import TorchDispatchMode
 
-from extremegp.building import ModelSettings, initialise
+from extremegp.building import ModelSettings
 from extremegp.errors import ExtremeGPError, ModelFormatError
+from extremegp.initialisation import initialise
+from extremegp.likelihoods import BernoulliLabels
 from extremegp.model import VariationalModel
 from extremegp.sparse import SparseRows
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, train
@@ -33,7 +36,7 @@ def _data() -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
 def _model(**changes: Any) -> VariationalModel:
     sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "ard+linear"}
     model = ModelSettings(**{**sizes, **changes}).build()
-    initialise(model, *_data(), normalise_inducing=True, rng=np.random.default_rng(0))
+    initialise(model, *_data(), rng=np.random.default_rng(0))
     return model
 
 
@@ -300,9 +303,9 @@ def _with_clock(monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> _Cl
     clock = _Clock(seconds_per_step)
     gradients = module._Run._gradients
 
-    def slow(self: Any, rows: Any) -> Any:
+    def slow(self: Any, rows: Any, *, step: int) -> Any:
         clock.now += clock.seconds_per_step
-        return gradients(self, rows)
+        return gradients(self, rows, step=step)
 
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module._Run, "_gradients", slow)
@@ -349,3 +352,145 @@ def test_even_the_smallest_budget_makes_one_step(monkeypatch: pytest.MonkeyPatch
     recorder = _Recorder()
     history = _train(_model(), replace(SETTINGS, time_budget=0.1), reporter=recorder)
     assert len(recorder.steps) == len(history) == 1
+
+
+# Sampled labels
+
+WIDE = 300
+SAMPLED = replace(SETTINGS, n_sampled_labels=20)
+
+
+def _wide_data(n_labels: int = WIDE) -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
+    """Labels of which most batches have few."""
+    y = random_labels(N, n_labels, density=2.0 / n_labels).astype(np.float32)
+    return _data()[0], scipy.sparse.csr_matrix(y)
+
+
+def _wide_model(n_labels: int = WIDE, *, propensities: bool = False) -> VariationalModel:
+    model = ModelSettings(n_features=D, n_labels=n_labels, n_latent=P, n_inducing=M, kernel="ard").build()
+    initialise(model, *_wide_data(n_labels), rng=np.random.default_rng(0))
+    if propensities:
+        model.likelihood = BernoulliLabels(torch.linspace(0.2, 1.0, n_labels))
+    return model
+
+
+def _train_wide(model: VariationalModel, settings: TrainingSettings, **options: Any) -> list[dict[str, float]]:
+    return train(model, *_wide_data(model.mixing.n_labels), settings, **{"reporter": NoReporter(), **options})
+
+
+@pytest.mark.parametrize("propensities", [False, True])
+def test_a_sample_of_every_label_trains_to_the_model_of_full_enumeration(propensities: bool):
+    full, sampled = (_wide_model(propensities=propensities).double() for _ in range(2))
+    history = _train_wide(full, replace(SETTINGS, epochs=8))
+    again = _train_wide(sampled, replace(SETTINGS, epochs=8, n_sampled_labels=WIDE))
+    for name, tensor in full.state_dict().items():
+        torch.testing.assert_close(sampled.state_dict()[name], tensor, rtol=1e-6, atol=1e-8)
+    assert [record["elbo"] for record in again] == pytest.approx([record["elbo"] for record in history], rel=1e-9)
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "frequency"])
+def test_training_on_sampled_labels_raises_the_bound_of_all(sampling: str):
+    model = _wide_model()
+    x, y = (SparseRows.from_scipy(matrix) for matrix in _wide_data())
+    with torch.no_grad():
+        before = float(model.elbo(x, y, n_rows=N).bound)
+    _train_wide(model, replace(SAMPLED, epochs=40, label_sampling=sampling))
+    with torch.no_grad():
+        assert float(model.elbo(x, y, n_rows=N).bound) > before + 10
+
+
+@pytest.mark.parametrize("sampling", ["uniform", "frequency"])
+def test_the_recorded_bound_is_an_unbiased_estimate(sampling: str):
+    model = _wide_model().double()
+    x, y = (SparseRows.from_scipy(matrix, dtype=torch.float64) for matrix in _wide_data())
+    with torch.no_grad():
+        exact = float(model.elbo(x, y, n_rows=N).bound)
+    settings = replace(SAMPLED, epochs=100, batch_size=1, learning_rate=1e-12, label_sampling=sampling)
+    bounds = [record["elbo"] for record in _train_wide(model, settings)]
+    error = np.std(bounds, ddof=1) / np.sqrt(len(bounds))
+    assert 1e-3 < error < 0.01 * abs(exact)
+    assert abs(np.mean(bounds) - exact) < 4 * error
+
+
+@pytest.mark.parametrize("interrupt_at", [[1], [5], [2, 6, 12]], ids=str)
+def test_a_run_on_sampled_labels_resumes_to_the_same_bits(interrupt_at: list[int], tmp_path: Path):
+    path = tmp_path / "run.ckpt"
+    whole, resumed = (_wide_model(propensities=True) for _ in range(2))
+
+    def validated(model: VariationalModel, **options: Any) -> list[dict[str, float]]:
+        def score() -> float:
+            return float(-(model.mixing.loadings.detach().square().mean() - 0.502).abs())
+
+        return _train_wide(model, SAMPLED, validate=score, **options)
+
+    history = validated(whole)
+    assert len({record["validation_P@1"] for record in history}) == len(history)
+    for at in interrupt_at:
+        with pytest.raises(TrainingInterrupted):
+            validated(resumed, checkpoint=path, reporter=_Recorder(at, _interrupt))
+        with torch.no_grad():
+            for parameter in resumed.parameters():
+                parameter.fill_(0.5)
+    again = validated(resumed, checkpoint=path)
+    assert _without_seconds(again) == _without_seconds(history)
+    _assert_equal(whole, resumed)
+
+
+def test_equal_seeds_sample_equal_labels_and_others_do_not():
+    first, second, other = (_wide_model() for _ in range(3))
+    _train_wide(first, SAMPLED)
+    _train_wide(second, SAMPLED)
+    _train_wide(other, replace(SAMPLED, seed=4))
+    _assert_equal(first, second)
+    assert not torch.equal(first.mixing.loadings, other.mixing.loadings)
+
+
+def test_a_step_moves_the_rows_of_its_labels_and_no_others():
+    model = _wide_model()
+    before = model.mixing.loadings.detach().clone()
+    moved = []
+
+    def look() -> None:
+        gradient = model.mixing.loadings.grad
+        assert gradient.is_sparse
+        moved.append((model.mixing.loadings.detach() != before).any(dim=1).nonzero().squeeze(1))
+        assert torch.equal(moved[0], gradient.coalesce().indices()[0])
+
+    _train_wide(model, replace(SAMPLED, epochs=1), reporter=_Recorder(1, look))
+    assert SAMPLED.n_sampled_labels <= len(moved[0]) < WIDE / 3
+
+
+class _WideTensors(TorchDispatchMode):
+    """Storages of dense tensors with at least as many entries as there are labels, in the order of their creation."""
+
+    def __init__(self, n_labels: int, known: list[torch.Tensor]) -> None:
+        super().__init__()
+        self.n_labels = n_labels
+        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
+        self.made: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for tensor in result if isinstance(result, (tuple, list)) else [result]:
+            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.numel() >= self.n_labels:
+                pointer = tensor.untyped_storage().data_ptr()
+                if pointer not in self.known:
+                    self.known.add(pointer)
+                    self.made.append(str(func))
+        return result
+
+
+def test_nothing_as_long_as_the_labels_is_made_in_a_step_but_the_moments_in_the_first():
+    n_labels = 20_000
+    model = _wide_model(n_labels, propensities=True)
+    counts = []
+    mode = _WideTensors(n_labels, [*model.parameters(), *model.buffers()])
+
+    class Counting(NoReporter):
+        def step(self, step: int, total_steps: int, elbo: float) -> None:
+            counts.append(len(mode.made))
+
+    with mode:
+        _train_wide(model, SAMPLED, reporter=Counting())
+    # Two moments and the steps, of loadings and biases.
+    assert counts == [6] * (SETTINGS.epochs * STEPS_PER_EPOCH), mode.made

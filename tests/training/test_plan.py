@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,8 @@ from torch.profiler import ProfilerActivity, profile
 
 from extremegp.building import ModelSettings
 from extremegp.errors import ExtremeGPError, MemoryPlanError
+from extremegp.inducing import SparseInducingInputs
+from extremegp.likelihoods import BernoulliLabels
 from extremegp.training import NoReporter, TrainingSettings, plan, train
 from extremegp.training.plan import available_memory, check_memory, training_memory
 
@@ -22,12 +25,21 @@ def _sizes(**changes: Any) -> dict[str, Any]:
         "n_labels": 500,
         "n_latent": 30,
         "n_inducing": 50,
+        "n_rows": 200,
         "batch_size": 100,
-        "posterior": "shared-basis",
-        "linear_term": False,
         "n_stored": 10_000,
     }
     return {**sizes, **changes}
+
+
+def _settings(sizes: dict[str, Any]) -> ModelSettings:
+    names = {field.name for field in fields(ModelSettings)}
+    return ModelSettings(**{"kernel": "ard+linear"} | {name: size for name, size in sizes.items() if name in names})
+
+
+def _estimate(sizes: dict[str, Any]) -> int:
+    of_model = {field.name for field in fields(ModelSettings)}
+    return training_memory(_settings(sizes), **{name: size for name, size in sizes.items() if name not in of_model})
 
 
 def test_a_plan_that_does_not_fit_is_refused_and_names_the_settings():
@@ -73,31 +85,57 @@ def test_without_control_groups_the_machine_counts(tmp_path: Path, monkeypatch: 
 )
 def test_every_size_costs_memory(name: str):
     sizes = _sizes(item_size=4)
-    assert training_memory(**{**sizes, name: 2 * sizes[name]}) > training_memory(**sizes)
+    assert _estimate({**sizes, name: 2 * sizes[name]}) > _estimate(sizes)
 
 
-def test_a_full_posterior_and_a_linear_term_cost_memory():
-    base = training_memory(**_sizes())
-    assert training_memory(**_sizes(posterior="full")) > base
-    assert training_memory(**_sizes(posterior="full-u")) > base
-    assert training_memory(**_sizes(linear_term=True)) > base
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"posterior": "full"},
+        {"posterior": "full-u"},
+        {"posterior": "parsimonious"},
+        {"kernel": "se-p-ell"},
+        {"linear_term": True},
+        {"propensity": True},
+        {"n_mean_points": 200},
+    ],
+    ids=str,
+)
+def test_what_is_larger_than_the_default_costs_memory(changes: dict[str, Any]):
+    assert _estimate(_sizes(**changes)) > _estimate(_sizes())
 
 
-def _peak_bytes(sizes: dict[str, Any]) -> int:
+def test_inducing_inputs_of_few_parameters_save_memory():
+    wide = _sizes(n_features=10**6)
+    for changes in ({"inducing": "subspace", "n_subspace": 5}, {"inducing": "sparse", "support_size": 20}):
+        assert _estimate({**wide, **changes}) < _estimate(wide) / 3
+
+
+def test_sampled_labels_save_the_gradient_of_the_others():
+    wide = _sizes(n_labels=10**6)
+    sampled = {**wide, "labels_per_step": 2000}
+    assert _estimate(wide) - _estimate(sampled) > 0.9 * 4 * wide["n_labels"] * wide["n_latent"]
+    assert _estimate({**sampled, "labels_per_step": 3000}) > _estimate(sampled)
+
+
+def _peak_bytes(sizes: dict[str, Any], labels_per_row: float, n_sampled: int | None) -> int:
     """Bytes that PyTorch holds at most while training, parameters included, by its own profiler."""
     rng = np.random.default_rng(0)
     n_rows = 2 * sizes["batch_size"]
     x = scipy.sparse.random(n_rows, sizes["n_features"], 0.01, format="csr", rng=rng, dtype=np.float32)
-    y = scipy.sparse.random(n_rows, sizes["n_labels"], 0.01, format="csr", rng=rng, dtype=np.float32)
+    density = labels_per_row / sizes["n_labels"]
+    y = scipy.sparse.random(n_rows, sizes["n_labels"], density, format="csr", rng=rng, dtype=np.float32)
     y.data[:] = 1
-    settings = ModelSettings(
-        **{name: sizes[name] for name in ("n_features", "n_labels", "n_latent", "n_inducing", "posterior")},
-        kernel="ard+linear",
-        linear_term=sizes["linear_term"],
-    )
-    model = settings.build()
+    model = _settings(sizes).build()
     randomise(model, scale=0.01)
-    training = TrainingSettings(epochs=1, batch_size=sizes["batch_size"], learning_rate=1e-3)
+    if sizes.get("propensity"):
+        model.likelihood = BernoulliLabels(torch.full((sizes["n_labels"],), 0.5))
+    for module in model.modules():
+        if isinstance(module, SparseInducingInputs):
+            module.columns.copy_(torch.from_numpy(rng.integers(sizes["n_features"], size=module.columns.shape)))
+    training = TrainingSettings(
+        epochs=1, batch_size=sizes["batch_size"], learning_rate=1e-3, n_sampled_labels=n_sampled
+    )
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
         train(model, x, y, training, reporter=NoReporter())
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
@@ -111,14 +149,28 @@ def _peak_bytes(sizes: dict[str, Any]) -> int:
     [
         {"n_features": 50_000},
         {"n_labels": 20_000},
+        {"n_labels": 20_000, "batch_size": 500, "propensity": True},
+        {"n_features": 50_000, "inducing": "sparse", "support_size": 200, "batch_size": 500},
+        {"n_features": 50_000, "inducing": "subspace", "n_subspace": 30},
+        {"n_features": 20_000, "inducing": "subspace-basis", "n_subspace": 30},
+        {"posterior": "parsimonious", "n_latent": 60},
+        {"kernel": "se-p-ell", "n_latent": 100},
         {"n_latent": 100, "n_inducing": 150, "batch_size": 300, "posterior": "full"},
         {"n_features": 20_000, "n_inducing": 20, "linear_term": True},
         {"n_features": 300, "n_inducing": 400, "batch_size": 500},
     ],
-    ids=["many features", "many labels", "full posterior", "linear term", "many inducing inputs"],
+    ids=str,
 )
 def test_the_estimate_is_within_a_factor_of_two_of_what_training_takes(changes: dict[str, Any]):
     torch.manual_seed(0)
     sizes = _sizes(n_stored=0, **changes)
-    ratio = training_memory(**sizes) / _peak_bytes(sizes)
+    ratio = _estimate(sizes) / _peak_bytes(sizes, 0.01 * sizes["n_labels"], None)
+    assert 0.5 < ratio < 2
+
+
+@pytest.mark.parametrize(("n_labels", "n_sampled"), [(200_000, 500), (20_000, 5000)])
+def test_so_is_the_estimate_for_sampled_labels(n_labels: int, n_sampled: int):
+    torch.manual_seed(0)
+    sizes = _sizes(n_stored=0, n_labels=n_labels, labels_per_step=n_sampled + 3 * 100, n_latent=64)
+    ratio = _estimate(sizes) / _peak_bytes(sizes, 3.0, n_sampled)
     assert 0.5 < ratio < 2

@@ -60,16 +60,35 @@ def _none(text: str) -> None:
         raise ValueError
 
 
+def _pair(text: str) -> tuple[float, float]:
+    first, second = map(float, text.split(","))
+    return first, second
+
+
 def _literal(text: str, hint: Any) -> str:
     if text not in get_args(hint):
         raise ValueError
     return text
 
 
-_READERS: dict[Any, Any] = {bool: _truth, int: int, float: float, str: str, type(None): _none}
+_READERS: dict[Any, Any] = {
+    bool: _truth,
+    int: int,
+    float: float,
+    str: str,
+    type(None): _none,
+    tuple[float, float]: _pair,
+}
+_DESCRIPTIONS = {
+    bool: "true or false",
+    int: "an integer",
+    float: "a number",
+    type(None): "none",
+    tuple[float, float]: "two numbers such as 0.55,1.5",
+}
 
 
 def _described(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
-    return {bool: "true or false", int: "an integer", float: "a number", type(None): "none"}.get(hint, "")
+    return _DESCRIPTIONS.get(hint, "")

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from extremegp import io
 from extremegp.building import ModelSettings
+from extremegp.conditional import InstanceNoise
 from extremegp.data import Features, LabelSpace
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.resolve import check_model_settings
@@ -23,6 +24,7 @@ from extremegp.files import copy_state
 from extremegp.model import VariationalModel
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
+_NOISE = "instance_noise."
 _UNSAVED = ("checkpoint", "device", "verbose")
 
 
@@ -42,6 +44,7 @@ class GPEstimator(BaseEstimator):
         history: list[dict[str, float]],
         label_counts: NDArray[np.int64],
         n_rows: int,
+        instance_noise: InstanceNoise | None,
     ) -> None:
         """Become fitted."""
         self.model_ = model
@@ -52,6 +55,7 @@ class GPEstimator(BaseEstimator):
         self.history_ = history
         self.label_counts_ = label_counts
         self.n_rows_ = n_rows
+        self.instance_noise_ = instance_noise
         self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
         if features.kind != "text":
             self.n_features_in_ = features.n_features_in
@@ -65,10 +69,9 @@ class GPEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         feature_config, feature_arrays = self.features_.to_state()
         params = {
-            # NumPy's numbers, as from a grid, to Python's.
-            name: value.item() if isinstance(value, np.generic) else value
+            name: _plain(value)
             for name, value in self.get_params(deep=False).items()
-            if name not in _UNSAVED and isinstance(value, (str, int, float, np.generic, type(None)))
+            if name not in _UNSAVED and isinstance(value, (str, int, float, tuple, np.generic, type(None)))
         }
         config = {
             "estimator": type(self).__name__,
@@ -83,6 +86,8 @@ class GPEstimator(BaseEstimator):
         tensors = {f"model.{name}": tensor for name, tensor in self.model_.state_dict().items()}
         tensors |= {f"features.{name}": torch.from_numpy(np.array(array)) for name, array in feature_arrays.items()}
         tensors["label_counts"] = torch.from_numpy(self.label_counts_)
+        if self.instance_noise_ is not None:
+            tensors |= {f"{_NOISE}{name}": part for name, part in self.instance_noise_._asdict().items()}
         io.write_model(folder, config, tensors)
 
     @classmethod
@@ -122,6 +127,7 @@ class GPEstimator(BaseEstimator):
             history=history,
             label_counts=label_counts.numpy(),
             n_rows=n_rows,
+            instance_noise=_instance_noise(_part(tensors, _NOISE), model, device, folder),
         )
         return estimator
 
@@ -130,13 +136,26 @@ def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tens
     return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
 
 
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, as from a grid, to Python's."""
+    if isinstance(value, tuple):
+        return tuple(map(_plain, value))
+    return value.item() if isinstance(value, np.generic) else value
+
+
 def _known_params(cls: type[Any], params: Any, folder: str | Path) -> dict[str, Any]:
     known = inspect.signature(cls).parameters.keys() - set(_UNSAVED)
     if not isinstance(params, dict) or not params.keys() <= known:
         raise ModelFormatError(f"{folder}: parameters that {cls.__name__} does not have")
-    if any(not isinstance(value, (str, int, float, type(None))) for value in params.values()):
+    # JSON knows no tuples; the only ones among the parameters are pairs of numbers.
+    values = {name: tuple(value) if _is_pair(value) else value for name, value in params.items()}
+    if any(not isinstance(value, (str, int, float, tuple, type(None))) for value in values.values()):
         raise ModelFormatError(f"{folder}: a parameter is neither a number nor a string")
-    return params
+    return values
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, (int, float)) for part in value)
 
 
 def _settings(values: Any, folder: str | Path) -> ModelSettings:
@@ -151,7 +170,7 @@ def _settings(values: Any, folder: str | Path) -> ModelSettings:
 
 def _model(settings: ModelSettings, tensors: dict[str, torch.Tensor], folder: str | Path) -> VariationalModel:
     state = _part(tensors, "model.")
-    dtypes = {tensor.dtype for tensor in state.values()}
+    dtypes = {tensor.dtype for tensor in state.values() if tensor.dtype != torch.int64}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
         raise ModelFormatError(f"{folder}: the model's tensors are not all float32 or all float64")
     # Sizes in the configuration are only believed once the tensors have them: no memory is taken before.
@@ -162,6 +181,23 @@ def _model(settings: ModelSettings, tensors: dict[str, torch.Tensor], folder: st
         raise ModelFormatError(f"{folder}: the sizes in the configuration are beyond any tensor's") from error
     copy_state(model, state, source=folder)
     return model.requires_grad_(False)
+
+
+def _instance_noise(
+    parts: dict[str, torch.Tensor], model: VariationalModel, device: torch.device, folder: str | Path
+) -> InstanceNoise | None:
+    """The scatter of instances, which models may lack."""
+    if not parts:
+        return None
+    n_functions, dtype = model.latents.n_functions, model.mixing.bias.dtype
+    shapes = {name: tuple(part.shape) for name, part in parts.items()}
+    if (
+        shapes != {"weight": (), "factor": (n_functions, n_functions)}
+        or not all(part.dtype == dtype and torch.isfinite(part).all() for part in parts.values())
+        or parts["weight"] < 0
+    ):
+        raise ModelFormatError(f"{folder}: the scatter of instances does not fit {n_functions} latent functions")
+    return InstanceNoise(**{name: part.to(device) for name, part in parts.items()})
 
 
 def _is_record(record: Any) -> bool:

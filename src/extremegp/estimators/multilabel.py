@@ -17,17 +17,30 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.building import initialise
+from extremegp.conditional import GivenVariance, InstanceNoise
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import DTYPES, GPEstimator
-from extremegp.estimators.resolve import choice, model_settings, number, training_settings
+from extremegp.estimators.resolve import (
+    choice,
+    has_regression_mean,
+    label_propensities,
+    model_settings,
+    number,
+    training_settings,
+)
+from extremegp.initialisation import initialise
+from extremegp.instance_noise import estimate_instance_noise
+from extremegp.latents import Marginals
 from extremegp.metrics import TopK, precision_at_k
 from extremegp.metrics.ranking import judge
 from extremegp.model import VariationalModel
-from extremegp.prediction import Predictor, stack
-from extremegp.training import NoReporter, ProgressReporter, train
+from extremegp.prediction import Predictor, check_given, exclude, stack
+from extremegp.regression import points_kept
+from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train
 from extremegp.training.plan import check_memory, training_memory
+
+_NOISE_ROWS = 20_000
 
 
 class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
@@ -40,18 +53,40 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
     Args:
         features: what is done to X first, in training and prediction alike: "unit" scales rows to unit norm, "tfidf"
             weighs counts, "raw" leaves X alone, "text" takes a list of strings.
-        kernel: "se", "ard", "linear", "linear-ell", "se+linear" or "ard+linear".
+        kernel: "linear", "se", "se+linear", "matern12", "matern32", "matern52", "arccos0" or "arccos1" with one weight
+            for all features; "linear-ell", "ard", "ard+linear", "matern12-ard" and so on with one for each; "se-p-ell"
+            with one for each latent function. "+white" after any of them adds white noise.
         linear_term: add an exact linear Gaussian process on the D features to every latent function; "auto" does so
             where D is at least 2 M.
-        posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened) or "full-u".
+        posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or
+            "parsimonious".
         n_latent: P; "auto" is the number of labels, at most 300.
         n_inducing: M, at most the number of rows.
-        learn_inducing: learn the inducing inputs, or leave them at the k-means centres they start at.
+        inducing: where the inducing inputs live: "free" is anywhere, "subspace" the span of `n_subspace` basis vectors,
+            "subspace-basis" such a span that is learnt too, "sparse" on `support_size` features each; "auto" is "free"
+            up to 4096 features and "sparse" beyond.
+        n_subspace: R; "auto" is 500, or all dimensions if there are fewer.
+        support_size: S; "auto" is 64, or D if that is less.
+        lengthscales_in: with a subspace, whether the weights of kernels are those of the D features ("input", T 2.5) or
+            of the coordinates in the subspace ("subspace", cheaper).
+        inducing_start: inducing inputs start at centres of the inputs ("kmeans") or at random ones ("rows").
+        learn_inducing: learn the inducing inputs, or leave them where they start.
         normalise_inducing: keep inducing inputs at unit norm; "auto" does so unless `features` is "raw".
+        mean_function: "zero", or "regression": the utilities' mean is the logit of an exact Gaussian process regression
+            of the labels on the training rows (on a subset of many rows), which the latent functions then correct.
+            More accurate where there are few rows, and the model keeps the rows. "auto" does so where it is cheap.
+        propensity: how likely labels that apply were recorded, for data where many are missing. None takes every
+            missing label for one that does not apply; "auto" and a pair (a, b) estimate a propensity for each label
+            from its frequency (`metrics.propensities`); or an array of K propensities in (0, 1], which `save` leaves
+            out of the parameters. Probabilities are then those that labels apply, not that they were recorded.
         kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior).
         epochs: passes over the data; "auto" depends on the number of rows.
         batch_size: rows per step; "auto" depends on the number of rows.
         learning_rate: peak of the one-cycle schedule.
+        n_sampled_labels: labels drawn at every step to stand for all that no row of the batch has; None looks at all
+            labels; "auto" does so up to 20,000 labels and draws 2000 beyond.
+        label_sampling: "frequency" draws labels in proportion to the square root of how many rows have them, "uniform"
+            all alike.
         validation_fraction: share of the rows held out to choose the best epoch by P@1; 0 holds out none.
         patience: with validation, stop after so many epochs without a better P@1; None runs all epochs.
         time_budget: seconds of training to plan for; None for no limit.
@@ -71,6 +106,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         settings_: the `ModelSettings` that were resolved.
         label_counts_: training rows with each label (K).
         n_rows_: training rows.
+        instance_noise_: how labels go together beyond what the features say, for predictions with `given`.
 
     Examples:
         >>> from extremegp import MultiLabelGPClassifier
@@ -92,12 +128,21 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         posterior: str = "shared-basis",
         n_latent: int | Literal["auto"] = "auto",
         n_inducing: int = 400,
+        inducing: str = "auto",
+        n_subspace: int | Literal["auto"] = "auto",
+        support_size: int | Literal["auto"] = "auto",
+        lengthscales_in: Literal["input", "subspace"] = "input",
+        inducing_start: Literal["kmeans", "rows"] = "kmeans",
         learn_inducing: bool = True,
         normalise_inducing: bool | Literal["auto"] = "auto",
+        mean_function: Literal["auto", "zero", "regression"] = "auto",
+        propensity: Literal["auto"] | tuple[float, float] | NDArray[Any] | None = None,
         kl_weight: float = 1.0,
         epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 0.02,
+        n_sampled_labels: int | Literal["auto"] | None = "auto",
+        label_sampling: Literal["frequency", "uniform"] = "frequency",
         validation_fraction: float = 0.0,
         patience: int | None = None,
         time_budget: float | None = None,
@@ -115,12 +160,21 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         self.posterior = posterior
         self.n_latent = n_latent
         self.n_inducing = n_inducing
+        self.inducing = inducing
+        self.n_subspace = n_subspace
+        self.support_size = support_size
+        self.lengthscales_in = lengthscales_in
+        self.inducing_start = inducing_start
         self.learn_inducing = learn_inducing
         self.normalise_inducing = normalise_inducing
+        self.mean_function = mean_function
+        self.propensity = propensity
         self.kl_weight = kl_weight
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.n_sampled_labels = n_sampled_labels
+        self.label_sampling = label_sampling
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.time_budget = time_budget
@@ -170,36 +224,38 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
         label_counts, n_rows = np.asarray(y.sum(axis=0), dtype=np.int64).ravel(), x.shape[0]
+        propensities = label_propensities(self.propensity, label_counts=label_counts, n_rows=n_rows)
         x, y, held_out = self._split(x, y, features, space, validation, rng)
 
-        settings = model_settings(params, n_rows=x.shape[0], n_features=x.shape[1], n_labels=y.shape[1])
+        sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
+        kept = points_kept(x) if has_regression_mean(params, **sizes) else (0, 0)
+        settings = model_settings(params, **sizes, mean_points=kept)
         training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
         dtype = DTYPES[choice("dtype", self.dtype, DTYPES)]
         needed = training_memory(
-            n_features=settings.n_features,
-            n_labels=settings.n_labels,
-            n_latent=settings.n_latent,
-            n_inducing=settings.n_inducing,
+            settings,
+            n_rows=x.shape[0],
             batch_size=training.batch_size,
-            posterior=settings.posterior,
-            linear_term=settings.linear_term,
             n_stored=y.nnz + (x.nnz if scipy.sparse.issparse(x) else x.size),
+            labels_per_step=_labels_per_step(y, training),
             item_size=dtype.itemsize,
         )
         check_memory(needed, settings="n_inducing, n_latent or batch_size (or use fewer features)")
         model = settings.build()
-        initialise(model, x, y, normalise_inducing=settings.normalise_inducing, rng=rng)
+        mean_logits = initialise(model, x, y, rng=rng, inducing_start=self.inducing_start, propensities=propensities)
         model.to(device=_device(self.device), dtype=dtype)
         history = train(
             model,
             x,
             y,
             training,
+            mean_logits=mean_logits,
             reporter=ProgressReporter() if self.verbose else NoReporter(),
             validate=None if held_out is None else lambda: _validation_score(model, *held_out),
             checkpoint=self.checkpoint,
             fingerprint=_fingerprint(
-                [x, y, *(held_out or ())], {**asdict(settings), **asdict(training), "dtype": self.dtype}
+                [x, y, *(held_out or ()), *(() if propensities is None else (propensities,))],
+                {**asdict(settings), **asdict(training), "dtype": self.dtype},
             ),
         )
         self._adopt(
@@ -211,11 +267,19 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             history=history,
             label_counts=label_counts,
             n_rows=n_rows,
+            instance_noise=_instance_noise(model, x, y, mean_logits, np.random.default_rng(seed)),
         )
         return self
 
     def predict_topk(
-        self, X: Any, k: int = 5, *, by: Literal["utility", "probability"] = "probability", output: str = "arrays"
+        self,
+        X: Any,
+        k: int = 5,
+        *,
+        by: Literal["utility", "probability"] = "probability",
+        output: str = "arrays",
+        given: Any = None,
+        given_variance: GivenVariance = "laplace",
     ) -> TopK | FloatCSR:
         """The k best labels of every row, without ever holding N x K.
 
@@ -224,23 +288,45 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             k: how many labels.
             by: "utility" ranks by the mean utility, as in the papers; "probability" by p(y = 1).
             output: "arrays" for a `TopK` (labels and scores, N x k, best first), "csr" for a sparse N x K of scores.
+            given: labels known already, as in `predict_proba`; they are not predicted.
+            given_variance: as in `predict_proba`.
 
         Returns:
-            The labels (column indices) and the scores they are ranked by.
+            The labels (column indices) and the scores they are ranked by, padded where fewer than k are left.
         """
         choice("output", output, ("arrays", "csr"))
-        best = self._top(X, number("k", k, low=1, integer=True), choice("by", by, ("utility", "probability")))
+        k, by = number("k", k, low=1, integer=True), choice("by", by, ("utility", "probability"))
+        best = self._top(X, k, by, given, given_variance)
         return best.to_csr(self.settings_.n_labels) if output == "csr" else best
 
-    def predict_proba(self, X: Any) -> NDArray[np.float32]:
-        """p(y_ik = 1), N x K and dense: for many rows and labels prefer `predict_topk(by="probability")`."""
-        predictor, x = self._predictor(X)
-        return stack(predictor.probabilities(x), x.shape[0], self.settings_.n_labels)
+    def predict_proba(
+        self, X: Any, *, given: Any = None, given_variance: GivenVariance = "laplace"
+    ) -> NDArray[np.float32]:
+        """p(y_ik = 1), N x K and dense: for many rows and labels prefer `predict_topk(by="probability")`.
 
-    def decision_function(self, X: Any) -> NDArray[np.float32]:
-        """Mean utilities E f_ik, N x K and dense: the log-odds of a label at the posterior mean."""
-        predictor, x = self._predictor(X)
-        return stack(predictor.mean_utilities(x), x.shape[0], self.settings_.n_labels)
+        Args:
+            X: as in `fit`.
+            given: labels of the rows that are known already, on which the others are then conditioned (T 4.37): N x K,
+                sparse or an array, 1 for a label that is present, -1 for one that is absent, 0 for an unknown one; or,
+                with label names, N lists of those that are present. Their own probability is 1 or 0.
+            given_variance: what known labels do to the uncertainty about the others: "laplace" reduces it, "map" leaves
+                it, which is faster where there are many labels.
+
+        Raises:
+            DataError: X or `given` cannot be used, or their lengths differ.
+        """
+        predictor, x, known = self._conditional(X, given, given_variance)
+        return stack(predictor.probabilities(x, known), x.shape[0], self.settings_.n_labels)
+
+    def decision_function(self, X: Any, *, given: Any = None) -> NDArray[np.float32]:
+        """Mean utilities E f_ik, N x K and dense: the log-odds of a label at the posterior mean.
+
+        Args:
+            X: as in `fit`.
+            given: labels known already, as in `predict_proba`; the utilities are then those at the mode.
+        """
+        predictor, x, known = self._conditional(X, given)
+        return stack(predictor.mean_utilities(x, known), x.shape[0], self.settings_.n_labels)
 
     def predict(self, X: Any) -> Any:
         """The labels with p(y = 1) of at least one half.
@@ -302,10 +388,24 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _top(self, X: Any, k: int, by: str) -> TopK:
-        predictor, x = self._predictor(X)
-        blocks = predictor.mean_utilities(x) if by == "utility" else predictor.probabilities(x)
-        return TopK.concatenate([TopK.from_scores(block, k) for _, block in blocks])
+    def _top(self, X: Any, k: int, by: str, given: Any = None, given_variance: GivenVariance = "laplace") -> TopK:
+        predictor, x, known = self._conditional(X, given, given_variance)
+        blocks = predictor.mean_utilities(x, known) if by == "utility" else predictor.probabilities(x, known)
+        return TopK.concatenate(
+            [TopK.from_scores(block if known is None else exclude(block, known[rows]), k) for rows, block in blocks]
+        )
+
+    def _conditional(
+        self, X: Any, given: Any, given_variance: GivenVariance = "laplace"
+    ) -> tuple[Predictor, FloatMatrix, FloatCSR | None]:
+        """The predictor, the inputs, and what is known about their labels, checked before any work."""
+        check_is_fitted(self, "model_")
+        choice("given_variance", given_variance, ("laplace", "map"))
+        known = None if given is None else check_given(given, self.settings_.n_labels, self.label_space_)
+        x = self.features_.transform(X)
+        if known is not None and known.shape[0] != x.shape[0]:
+            raise DataError(f"X has {x.shape[0]} rows and given has {known.shape[0]}: one is needed for each row")
+        return Predictor(self.model_, self.instance_noise_, given_variance=given_variance), x, known
 
     def _predictor(self, X: Any) -> tuple[Predictor, FloatMatrix]:
         check_is_fitted(self, "model_")
@@ -342,9 +442,32 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         return x[order[held:]], y[order[held:]], (x[order[:held]], y[order[:held]])
 
 
+def _instance_noise(
+    model: VariationalModel,
+    x: FloatMatrix,
+    y: FloatCSR,
+    mean_logits: NDArray[np.float32] | None,
+    rng: np.random.Generator,
+) -> InstanceNoise:
+    """The scatter of instances, estimated on at most 20,000 rows with labels."""
+    rows = np.flatnonzero(np.diff(y.indptr))
+    rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))
+    logits = None if mean_logits is None else mean_logits[rows]
+    latents = Marginals.concatenate([block for _, block in Predictor(model).latents(x[rows], logits)])
+    propensities = model.likelihood.propensities
+    return estimate_instance_noise(latents, model.mixing, y[rows], rng=rng, propensities=propensities)
+
+
 def _check_lengths(x: Any, y: Any) -> None:
     if x.shape[0] != y.shape[0]:
         raise DataError(f"X has {x.shape[0]} rows and Y has {y.shape[0]}: they must be the same rows in the same order")
+
+
+def _labels_per_step(y: FloatCSR, training: TrainingSettings) -> int | None:
+    """About how many labels a step looks at, where they are sampled."""
+    if training.n_sampled_labels is None:
+        return None
+    return min(y.shape[1], training.n_sampled_labels + -(-training.batch_size * y.nnz // y.shape[0]))
 
 
 def _device(name: Any) -> torch.device:

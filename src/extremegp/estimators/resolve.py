@@ -7,9 +7,17 @@ import numbers
 from collections.abc import Collection
 from typing import Any
 
-from extremegp.building import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
+import numpy as np
+from numpy.typing import NDArray
+
+from extremegp.building import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES, SPACES, ModelSettings
 from extremegp.errors import SettingsError
+from extremegp.metrics.propensity import propensities
 from extremegp.training import TrainingSettings
+from extremegp.training.label_sampling import LABEL_SAMPLINGS
+
+# A regression as mean function is for data that it takes seconds on.
+_MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES = 16384, 5 * 10**7, 4096
 
 
 def number(
@@ -45,7 +53,21 @@ def choice(name: str, value: Any, options: Collection[Any]) -> Any:
     return value
 
 
-def model_settings(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> ModelSettings:
+def has_regression_mean(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> bool:
+    """Whether an estimator's parameters ask for a regression as mean function, on N x D inputs with K labels.
+
+    Raises:
+        SettingsError: `mean_function` is outside its domain.
+    """
+    wanted = choice("mean_function", params["mean_function"], ("auto", "zero", "regression"))
+    if wanted == "auto":
+        return n_rows <= _MOST_ROWS and n_rows * n_labels <= _MOST_TARGETS and n_features <= _MOST_FEATURES
+    return bool(wanted == "regression")
+
+
+def model_settings(
+    params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int, mean_points: tuple[int, int] = (0, 0)
+) -> ModelSettings:
     """The model that an estimator's parameters ask for, on N x D inputs with K labels.
 
     Raises:
@@ -61,6 +83,13 @@ def model_settings(params: dict[str, Any], *, n_rows: int, n_features: int, n_la
     if linear_term == "auto":
         # Where the inducing inputs cannot span feature space, an exact linear term gives the means what they lack.
         linear_term = n_features >= 2 * n_inducing
+    choice("inducing_start", params["inducing_start"], ("kmeans", "rows"))
+    inducing = params["inducing"]
+    if inducing == "auto":
+        inducing = "free" if n_features <= 4096 else "sparse"
+    n_subspace, support_size = params["n_subspace"], params["support_size"]
+    n_subspace = 500 if n_subspace == "auto" else number("n_subspace", n_subspace, low=1, integer=True)
+    support_size = 64 if support_size == "auto" else number("support_size", support_size, low=1, integer=True)
     return check_model_settings(
         ModelSettings(
             n_features=n_features,
@@ -70,9 +99,16 @@ def model_settings(params: dict[str, Any], *, n_rows: int, n_features: int, n_la
             kernel=params["kernel"],
             posterior=params["posterior"],
             linear_term=linear_term,
+            inducing=inducing,
+            n_subspace=min(n_subspace, n_features, n_rows) if str(inducing).startswith("subspace") else 0,
+            support_size=min(support_size, n_features) if inducing == "sparse" else 0,
+            lengthscales_in=params["lengthscales_in"],
             learn_inducing=params["learn_inducing"],
             normalise_inducing=normalise,
             relative_jitter=number("relative_jitter", params["relative_jitter"], low=0, high=1e-3),
+            n_mean_points=mean_points[0],
+            n_mean_stored=mean_points[1],
+            propensity=params["propensity"] is not None,
         )
     )
 
@@ -85,9 +121,22 @@ def check_model_settings(settings: ModelSettings) -> ModelSettings:
     """
     for name in ("n_features", "n_labels", "n_latent", "n_inducing"):
         number(name, getattr(settings, name), low=1, high=2**40, integer=True)
-    choice("kernel", settings.kernel, KERNEL_NAMES)
+    if str(settings.kernel) not in KERNEL_NAMES:
+        names = ", ".join(name for name in KERNEL_NAMES if "white" not in name)
+        raise SettingsError(f"kernel must be one of {names}, perhaps with '+white' after it; it is {settings.kernel!r}")
     choice("posterior", settings.posterior, POSTERIOR_NAMES)
-    for name in ("linear_term", "learn_inducing", "normalise_inducing"):
+    choice("inducing", settings.inducing, INDUCING_NAMES)
+    choice("lengthscales_in", settings.lengthscales_in, SPACES)
+    in_subspace = settings.inducing.startswith("subspace")
+    most = min(settings.n_features, 2**40)
+    number("n_subspace", settings.n_subspace, low=in_subspace, high=most if in_subspace else 0, integer=True)
+    sparse = settings.inducing == "sparse"
+    number("support_size", settings.support_size, low=sparse, high=most if sparse else 0, integer=True)
+    if settings.lengthscales_in == "subspace" and settings.inducing != "subspace":
+        raise SettingsError('lengthscales_in="subspace" needs inducing="subspace", a subspace that stays fixed')
+    for name in ("n_mean_points", "n_mean_stored"):
+        number(name, getattr(settings, name), low=0, high=2**40, integer=True)
+    for name in ("linear_term", "learn_inducing", "normalise_inducing", "propensity"):
         choice(name, getattr(settings, name), (True, False))
     number("relative_jitter", settings.relative_jitter, low=0, high=1e-3)
     return settings
@@ -112,14 +161,52 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         epochs = max(3, min(150, round(passes)), math.ceil(600 * batch_size / n_rows))
     else:
         epochs = number("epochs", epochs, low=1, integer=True)
+    n_sampled = params["n_sampled_labels"]
+    if n_sampled == "auto":
+        n_sampled = None if model.n_labels <= 20_000 else 2000
+    elif n_sampled is not None:
+        n_sampled = min(number("n_sampled_labels", n_sampled, low=1, integer=True), model.n_labels)
     patience, budget = params["patience"], params["time_budget"]
     return TrainingSettings(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=number("learning_rate", params["learning_rate"], low=0, open_low=True),
         kl_weight=number("kl_weight", params["kl_weight"], low=0),
+        n_sampled_labels=n_sampled,
+        label_sampling=choice("label_sampling", params["label_sampling"], LABEL_SAMPLINGS),
         seed=seed,
         patience=None if patience is None else number("patience", patience, low=1, integer=True),
         time_budget=None if budget is None else number("time_budget", budget, low=0, open_low=True),
         checkpoint_seconds=number("checkpoint_seconds", params["checkpoint_seconds"], low=0),
     )
+
+
+def label_propensities(value: Any, *, label_counts: NDArray[np.int64], n_rows: int) -> NDArray[np.float64] | None:
+    """The propensities of K labels that an estimator's parameter asks for; None where all labels count as recorded.
+
+    Args:
+        value: None; "auto" or a pair (a, b) for those of Jain et al. (2016); or K numbers in (0, 1].
+        label_counts: training rows with each label, K.
+        n_rows: N.
+
+    Raises:
+        SettingsError: it is none of these.
+        DataError: "auto" or a pair, with fewer than 3 rows.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str):
+        choice("propensity", value, ("auto",))
+        return propensities(label_counts, n_rows)
+    if isinstance(value, tuple):
+        if len(value) != 2:
+            raise SettingsError(f"propensity as a tuple is the pair (a, b); it is {value!r}")
+        a, b = (number("each of the pair propensity", part, low=0, open_low=True) for part in value)
+        return propensities(label_counts, n_rows, a, b)
+    given = np.asarray(value)
+    if given.shape != label_counts.shape or given.dtype.kind not in "iuf" or not np.all((given > 0) & (given <= 1)):
+        raise SettingsError(
+            f"propensity must be 'auto', a pair (a, b), or an array of one number in (0, 1] for each of "
+            f"{len(label_counts)} labels; it has shape {given.shape} and type {given.dtype}"
+        )
+    return given.astype(np.float64)

@@ -6,17 +6,35 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from jaxtyping import Float
+import torch
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.sparse import Inputs
 
 
 class Marginals(NamedTuple):
-    """Means and variances of P independent Gaussian function values at each of B inputs."""
+    """Means and variances of P independent Gaussian function values at each of B inputs.
+
+    Attributes:
+        mean: means.
+        variance: variances.
+        offset: what a mean function adds to the K utilities that the functions are mixed to; None without one.
+    """
 
     mean: Float[Tensor, "B P"]
     variance: Float[Tensor, "B P"]
+    offset: Float[Tensor, "B K"] | None = None
+
+    def rows(self, index: Int[Tensor, " R"]) -> Marginals:
+        """Those of some of the inputs."""
+        return Marginals(*(None if part is None else part[index] for part in self))  # type: ignore[arg-type]
+
+    @classmethod
+    def concatenate(cls, blocks: Sequence[Marginals]) -> Marginals:
+        """Those of blocks of inputs, one after the other."""
+        means, variances, offsets = zip(*blocks, strict=True)
+        return cls(torch.cat(means), torch.cat(variances), None if offsets[0] is None else torch.cat(offsets))
 
 
 class ConditionedLatents(ABC):
@@ -50,7 +68,7 @@ class _ConditionedSum(ConditionedLatents):
 
     def marginals(self, x: Inputs) -> Marginals:
         parts = [term.marginals(x) for term in self.terms]
-        mean, variance = parts[0]
+        mean, variance, _ = parts[0]
         for part in parts[1:]:
             mean, variance = mean + part.mean, variance + part.variance
         return Marginals(mean, variance)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extremegp.inducing import FreeInducingInputs
+from extremegp.inducing import InducingInputs
 from extremegp.kernels import Kernel
 from extremegp.latents.base import ConditionedLatents, Latents, Marginals
 from extremegp.linalg import inverse_cholesky
@@ -14,7 +15,7 @@ from extremegp.sparse import Inputs
 
 
 class SparseGP(Latents):
-    """P functions h_p ~ GP(0, k) that share a kernel and M inducing inputs.
+    """P functions h_p ~ GP(0, k), or GP(0, k_p) where the kernel has a parameter for each, with M inducing inputs.
 
     Args:
         kernel: k.
@@ -27,7 +28,7 @@ class SparseGP(Latents):
     def __init__(
         self,
         kernel: Kernel,
-        inducing: FreeInducingInputs,
+        inducing: InducingInputs,
         posterior: Posterior,
         *,
         n_functions: int,
@@ -47,20 +48,22 @@ class SparseGP(Latents):
 
 class _ConditionedGP(ConditionedLatents):
     def __init__(self, latents: SparseGP) -> None:
-        z = latents.inducing()
+        z = latents.inducing.points()
         self.kernel, self.posterior = latents.kernel.at(z), latents.posterior
-        self.inverse_factor: Float[Tensor, "M M"] = inverse_cholesky(
-            self.kernel.gram(), relative_jitter=latents.relative_jitter, dtype=z.dtype
+        self.inverse_factor: Float[Tensor, "*P M M"] = inverse_cholesky(
+            self.kernel.gram(),
+            relative_jitter=latents.relative_jitter,
+            dtype=torch.float64 if self.posterior.needs_float64 else z.dtype,
         )
 
     def marginals(self, x: Inputs) -> Marginals:
         """Mean a'E[v] and variance k(x, x) - a'a + a'Cov[v]a, a = L^-1 k_Z(x)."""
         cross, prior_variance = self.kernel(x)
-        a = cross @ self.inverse_factor.T
+        a = cross @ self.inverse_factor.mT.to(cross.dtype)
         mean, variance = self.posterior.marginals(a, self.inverse_factor)
         # Rounding may leave the prior's remainder slightly below zero where x is an inducing input.
         remainder = (prior_variance - a.square().sum(-1)).clamp(min=0.0)
-        return Marginals(mean, variance + remainder.unsqueeze(-1))
+        return Marginals(mean, variance + (remainder.T if remainder.ndim > 1 else remainder.unsqueeze(-1)))
 
     def kl(self) -> Float[Tensor, ""]:
         return self.posterior.kl(self.inverse_factor)

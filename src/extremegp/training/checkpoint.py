@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from torch import Tensor
 
 from extremegp.errors import ModelFormatError
 from extremegp.files import check_state, copy_state, read_tensors, write_tensors
+from extremegp.training.row_adam import RowAdam
 
 _FORMAT = "extremegp checkpoint 1"
 
@@ -45,7 +46,7 @@ def save_checkpoint(
     path: str | Path,
     *,
     model: torch.nn.Module,
-    optimizer: torch.optim.Optimizer,
+    optimizers: Sequence[torch.optim.Optimizer],
     best: Mapping[str, Tensor],
     progress: Progress,
     fingerprint: str,
@@ -53,15 +54,16 @@ def save_checkpoint(
     """Write model, optimiser moments, best parameters so far and progress; `fingerprint` names data and settings."""
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
-    for index, moments in optimizer.state_dict()["state"].items():
-        tensors |= {f"optimizer.{index}.{name}": tensor for name, tensor in moments.items()}
+    for number, optimizer in enumerate(optimizers):
+        for index, moments in optimizer.state_dict()["state"].items():
+            tensors |= {f"optimizer{number}.{index}.{name}": tensor for name, tensor in moments.items()}
     write_tensors(path, tensors, {"format": _FORMAT, "fingerprint": fingerprint, "progress": asdict(progress)})
 
 
 def load_checkpoint(
-    path: str | Path, *, model: torch.nn.Module, optimizer: torch.optim.Optimizer, fingerprint: str
+    path: str | Path, *, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], fingerprint: str
 ) -> tuple[Progress, dict[str, Tensor]]:
-    """Restore model and optimiser in place; give back the progress and the best parameters.
+    """Restore model and optimisers in place; give back the progress and the best parameters.
 
     Raises:
         ModelFormatError: the file is damaged, or was written by a run on other data or with other settings.
@@ -75,13 +77,14 @@ def load_checkpoint(
             "repeat the original command, or start anew without resuming"
         )
     progress = _progress(header.get("progress"), path)
-    if len(progress.step_scales) != len(optimizer.param_groups):
+    if len(progress.step_scales) != sum(len(optimizer.param_groups) for optimizer in optimizers):
         raise ModelFormatError(f"{path}: its step scales do not fit the model")
     best = _part(tensors, "best.")
     if best:
         check_state(model, best, source=path)
     copy_state(model, _part(tensors, "model."), source=path)
-    _restore_moments(optimizer, _part(tensors, "optimizer."), path)
+    for number, optimizer in enumerate(optimizers):
+        _restore_moments(optimizer, _part(tensors, f"optimizer{number}."), path)
     return progress, best
 
 
@@ -117,8 +120,14 @@ def _restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
     for number, moments in state.items():
         if number >= len(parameters) or moments.keys() != {"step", "exp_avg", "exp_avg_sq"}:
             raise ModelFormatError(f"{path}: optimiser state {number} does not fit the model")
-        if any(moments[name].shape != parameters[number].shape for name in ("exp_avg", "exp_avg_sq")):
+        shape = parameters[number].shape
+        steps_shape = shape[:1] if isinstance(optimizer, RowAdam) else torch.Size()
+        if moments["step"].shape != steps_shape or any(
+            moments[name].shape != shape for name in ("exp_avg", "exp_avg_sq")
+        ):
             raise ModelFormatError(f"{path}: optimiser state {number} has the wrong shape")
         if not all(torch.isfinite(tensor).all() for tensor in moments.values()):
             raise ModelFormatError(f"{path}: optimiser state {number} holds NaN or infinity")
+        # PyTorch moves the moments to the parameter's device, but leaves counts of steps where they are.
+        moments["step"] = moments["step"].to(parameters[number].device)
     optimizer.load_state_dict({"state": state, "param_groups": optimizer.state_dict()["param_groups"]})

@@ -17,14 +17,16 @@ from torch import Tensor
 
 from extremegp.errors import ExtremeGPError
 from extremegp.files import copy_state
-from extremegp.inducing import FreeInducingInputs
+from extremegp.inducing import InducingInputs
 from extremegp.latents import LinearFunctions
 from extremegp.linalg import NotPositiveDefiniteError
 from extremegp.model import ELBO, VariationalModel
-from extremegp.sparse import SparseRows, row_block
+from extremegp.sparse import Inputs, SparseRows, row_block
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
+from extremegp.training.label_sampling import LabelSampler, LabelSampling
 from extremegp.training.progress import Reporter
+from extremegp.training.row_adam import RowAdam
 from extremegp.training.schedule import batches_per_epoch, epoch_batches, one_cycle
 
 Matrix = scipy.sparse.csr_matrix | NDArray[Any]
@@ -43,7 +45,10 @@ class TrainingSettings:
         batch_size: B, rows per step.
         learning_rate: peak of the one-cycle schedule of Adam.
         kl_weight: weight of the KL term in the objective; 1 is the bound, less a cold posterior.
-        seed: decides the order of the rows.
+        n_sampled_labels: labels that stand for all that no row of a batch has, drawn anew at every step; None takes all
+            labels. Only the rows of loadings and biases that a step looks at then move in it.
+        label_sampling: what makes a label likely to be drawn, see `LabelSampler`.
+        seed: decides the order of the rows and the sampled labels.
         patience: stop after so many epochs without a better validation score; None never stops early.
         time_budget: seconds to plan for, or None.
         checkpoint_seconds: seconds between checkpoints.
@@ -53,6 +58,8 @@ class TrainingSettings:
     batch_size: int
     learning_rate: float
     kl_weight: float = 1.0
+    n_sampled_labels: int | None = None
+    label_sampling: LabelSampling = "frequency"
     seed: int = 0
     patience: int | None = None
     time_budget: float | None = None
@@ -66,6 +73,7 @@ def train(
     settings: TrainingSettings,
     *,
     reporter: Reporter,
+    mean_logits: NDArray[np.float32] | None = None,
     validate: Callable[[], float] | None = None,
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
@@ -80,20 +88,22 @@ def train(
         y: labels that are 1, N x K.
         settings: how.
         reporter: told of every step and epoch.
+        mean_logits: of a model with a mean function, what that function scales at every row, N x K: as `initialise`
+            returns it.
         validate: score of the current parameters, higher is better; with it the best epoch's parameters are kept.
         checkpoint: file to save progress to and to resume from.
         fingerprint: identifies data and settings, so that a checkpoint of another run is refused.
 
     Returns:
-        One record per epoch: epoch, elbo (full data, mean over the epoch's batches), kl, learning_rate, seconds and,
-        with `validate`, validation_P@1.
+        One record per epoch: epoch, elbo (full data, mean over the epoch's batches; an unbiased estimate where labels
+        are sampled), kl, learning_rate, seconds and, with `validate`, validation_P@1.
 
     Raises:
         TrainingInterrupted: on Ctrl-C, after the step and the checkpoint are complete.
         TrainingDivergedError: the bound is no longer finite.
         ModelFormatError: the checkpoint is damaged or belongs to another run.
     """
-    return _Run(model, x, y, settings, reporter, validate, checkpoint, fingerprint).run()
+    return _Run(model, x, y, settings, reporter, mean_logits, validate, checkpoint, fingerprint).run()
 
 
 class _Run:
@@ -104,17 +114,23 @@ class _Run:
         y: scipy.sparse.csr_matrix,
         settings: TrainingSettings,
         reporter: Reporter,
+        mean_logits: NDArray[np.float32] | None,
         validate: Callable[[], float] | None,
         checkpoint: str | Path | None,
         fingerprint: str,
     ) -> None:
         self.model, self.x, self.y, self.settings = model, x, y, settings
-        self.reporter, self.validate = reporter, validate
+        self.reporter, self.mean_logits, self.validate = reporter, mean_logits, validate
         self.checkpoint, self.fingerprint = checkpoint, fingerprint
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
-        self.optimizer = torch.optim.Adam(
-            [{"params": [parameter]} for parameter in self.parameters], lr=settings.learning_rate, fused=True
-        )
+        self.sampler = _sampler(y, settings)
+        by_rows = set() if self.sampler is None else set(model.mixing.parameters())
+        wide, narrow = ([p for p in self.parameters if (p in by_rows) is wanted] for wanted in (True, False))
+        self.optimizers: list[torch.optim.Optimizer] = [
+            torch.optim.Adam([{"params": [parameter]} for parameter in narrow], lr=settings.learning_rate, fused=True)
+        ]
+        if wide:
+            self.optimizers.append(RowAdam([{"params": [parameter]} for parameter in wide], settings.learning_rate))
         self.steps_per_epoch = batches_per_epoch(x.shape[0], settings.batch_size)
         self.best: dict[str, Tensor] = {}
         self.last_kl = math.nan
@@ -122,12 +138,13 @@ class _Run:
     def run(self) -> list[dict[str, float]]:
         if self.checkpoint is not None and Path(self.checkpoint).exists():
             self.progress, self.best = load_checkpoint(
-                self.checkpoint, model=self.model, optimizer=self.optimizer, fingerprint=self.fingerprint
+                self.checkpoint, model=self.model, optimizers=self.optimizers, fingerprint=self.fingerprint
             )
         else:
             self.progress = Progress(
                 step=0, total_steps=self._planned_steps(), step_scales=_step_scales(self.model, self.parameters)
             )
+        self.scales = dict(zip(self.parameters, self.progress.step_scales, strict=True))
         self.started = self.saved_at = time.monotonic()
         self.seconds_before = self.progress.seconds
         try:
@@ -153,9 +170,9 @@ class _Run:
         seconds = []
         for rows in [batches[0], *batches[:4]]:
             started = time.monotonic()
-            self._gradients(rows)
+            self._gradients(rows, step=0)
             seconds.append(time.monotonic() - started)
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         return 1.2 * float(np.median(seconds[1:]))
 
     def _epochs(self, interrupt: GracefulInterrupt) -> None:
@@ -188,32 +205,54 @@ class _Run:
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
 
-    def _gradients(self, rows: NDArray[np.int64]) -> ELBO:
+    def _gradients(self, rows: NDArray[np.int64], *, step: int) -> ELBO:
+        """Leave the objective's gradient in the parameters, in those of the mixing row-sparse if labels are sampled."""
         like = self.parameters[0]
         x = row_block(self.x, rows, dtype=like.dtype, device=like.device)
-        y = SparseRows.from_scipy(self.y[rows], dtype=like.dtype, device=like.device)
+        logits = None if self.mean_logits is None else torch.from_numpy(self.mean_logits[rows]).to(like)
+        if self.sampler is None:
+            y = SparseRows.from_scipy(self.y[rows], dtype=like.dtype, device=like.device)
+            return self._backward(self.model, x, y, mean_logits=logits)
+        batch = self.sampler.batch(self.y[rows], self.sampler.draw(step), dtype=like.dtype, device=like.device)
+        model = self.model.restricted(batch.labels)
+        logits = None if logits is None else logits.index_select(1, batch.labels)
+        elbo = self._backward(model, x, batch.y, label_weights=batch.weights, mean_logits=logits)
+        for whole, part in zip(self.model.mixing.parameters(), model.mixing.parameters(), strict=True):
+            assert part.grad is not None
+            whole.grad = torch.sparse_coo_tensor(
+                batch.labels[None], part.grad, whole.shape, is_coalesced=True, check_invariants=False
+            )
+        return elbo
+
+    def _backward(self, model: VariationalModel, x: Inputs, y: SparseRows, **of_labels: Tensor | None) -> ELBO:
         n_rows = self.x.shape[0]
         try:
-            elbo = self.model.elbo(x, y, n_rows=n_rows)
+            elbo = model.elbo(x, y, n_rows=n_rows, **of_labels)
         except NotPositiveDefiniteError as error:
             raise TrainingDivergedError(str(error)) from error
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         (-elbo.tempered(self.settings.kl_weight) / n_rows).backward()
         return elbo
+
+    def _forget_gradients(self) -> None:
+        for optimizer in self.optimizers:
+            optimizer.zero_grad(set_to_none=True)
 
     def _step(self, rows: NDArray[np.int64]) -> None:
         progress = self.progress
         rate = self._learning_rate()
-        for group, scale in zip(self.optimizer.param_groups, progress.step_scales, strict=True):
-            group["lr"] = rate * scale
-        elbo = self._gradients(rows)
+        for optimizer in self.optimizers:
+            for group in optimizer.param_groups:
+                group["lr"] = rate * self.scales[group["params"][0]]
+        elbo = self._gradients(rows, step=progress.step)
         bound = float(elbo.bound.detach())
         if not math.isfinite(bound):
             raise TrainingDivergedError(
                 f"the bound is {bound} at step {progress.step}: lower learning_rate "
                 f"(now {self.settings.learning_rate:g}), or scale the features"
             )
-        self.optimizer.step()
+        for optimizer in self.optimizers:
+            optimizer.step()
         self.model.latents.project()
         self.last_kl = float(elbo.kl.detach())
         progress.step += 1
@@ -249,12 +288,19 @@ class _Run:
         save_checkpoint(
             self.checkpoint,
             model=self.model,
-            optimizer=self.optimizer,
+            optimizers=self.optimizers,
             best=self.best,
             progress=self.progress,
             fingerprint=self.fingerprint,
         )
         self.saved_at = time.monotonic()
+
+
+def _sampler(y: scipy.sparse.csr_matrix, settings: TrainingSettings) -> LabelSampler | None:
+    if settings.n_sampled_labels is None:
+        return None
+    counts = np.bincount(y.indices, minlength=y.shape[1])
+    return LabelSampler(counts, settings.n_sampled_labels, settings.label_sampling, seed=settings.seed)
 
 
 def _step_scales(model: VariationalModel, parameters: Sequence[Tensor]) -> list[float]:
@@ -265,8 +311,9 @@ def _step_scales(model: VariationalModel, parameters: Sequence[Tensor]) -> list[
     """
     scales: dict[Tensor, float] = {model.mixing.loadings: 0.3}
     for module in model.modules():
-        if isinstance(module, FreeInducingInputs):
-            scales[module.transposed] = float(module.transposed.detach().square().mean().sqrt())
+        if isinstance(module, InducingInputs):
+            coordinates = module.coordinates()
+            scales[coordinates] = float(coordinates.detach().square().mean().sqrt())
         elif isinstance(module, LinearFunctions):
             scales[module.q_mean] = 0.3
     return [scales.get(parameter, 1.0) for parameter in parameters]

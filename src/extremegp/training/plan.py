@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from extremegp.building import ModelSettings
 from extremegp.errors import MemoryPlanError
 
 _CGROUP = Path("/sys/fs/cgroup")
@@ -23,38 +24,56 @@ def available_memory() -> int:
 
 
 def training_memory(
+    settings: ModelSettings,
     *,
-    n_features: int,
-    n_labels: int,
-    n_latent: int,
-    n_inducing: int,
+    n_rows: int,
     batch_size: int,
-    posterior: str,
-    linear_term: bool,
     n_stored: int,
+    labels_per_step: int | None = None,
     item_size: int = 4,
 ) -> int:
     """Bytes that training takes at its peak, within a factor of two.
 
     Every parameter is held with its gradient and two moments, arrays of the batch and the weighted inducing inputs with
-    their gradients; K_Z and its factors are float64.
+    their gradients; K_Z and its factors are float64. Where labels are sampled, the mixing has gradients and temporary
+    copies for the rows of a step only.
 
     Args:
-        n_features: D.
-        n_labels: K.
-        n_latent: P.
-        n_inducing: M.
+        settings: the model.
+        n_rows: N.
         batch_size: B.
-        posterior: "full" and "full-u" hold P factors of M x M and arrays of P x B x M.
-        linear_term: whether D x P linear coefficients are learnt.
         n_stored: stored entries of inputs and labels.
+        labels_per_step: L, the labels that a step looks at; None for all.
         item_size: bytes of a number of the wide arrays.
     """
-    d, k, p, m, b = n_features, n_labels, n_latent, n_inducing, batch_size
-    full = posterior.startswith("full")
-    parameters = d * m + k * (p + 1) + p * m + (p * m * m if full else p * m + m * m) + (d * p if linear_term else 0)
-    batch = 4 * b * m + 6 * b * p + (3 * p * b * m if full else 0) + 6 * min(b * k, 1 << 20)
-    return item_size * (4 * parameters + 2 * batch + 3 * d * m) + 8 * 12 * m * m + 12 * n_stored
+    d, k, p, m, b = settings.n_features, settings.n_labels, settings.n_latent, settings.n_inducing, batch_size
+    full, own_kernel = settings.posterior.startswith("full"), settings.kernel.startswith("se-p-ell")
+    parsimonious = settings.posterior == "parsimonious"
+    inducing = _inducing_elements(settings, batch_size)
+    parameters = p * m + (p * m * m if full else p * m + m * m) + (d * p if settings.linear_term else 0) + d
+    mixing = 4 * k * (p + 1) if labels_per_step is None else (3 * k + 8 * labels_per_step) * (p + 1)
+    expectations = (10 if settings.propensity else 6) * min(b * (labels_per_step or k), 1 << 20)
+    each = 3 * p * b * m if full or own_kernel or parsimonious else 0
+    batch = 4 * b * m + 6 * b * p + each + expectations
+    factors = 8 * m * m * (12 * (p if own_kernel else 1) + (14 * p if parsimonious else 0))
+    training = item_size * (4 * parameters + mixing + 2 * batch + inducing) + factors + 12 * n_stored
+    return training + _regression_bytes(settings, n_rows)
+
+
+def _inducing_elements(settings: ModelSettings, batch_size: int) -> int:
+    """Elements of the inducing inputs, and of what inner products with them take."""
+    d, m, r, s = settings.n_features, settings.n_inducing, settings.n_subspace, settings.support_size
+    if settings.inducing == "free":
+        return 7 * d * m
+    if settings.inducing == "sparse":
+        return 5 * m * s + 3 * min(d, m * s) * (batch_size + m)
+    return 4 * r * m + (7 if settings.inducing == "subspace-basis" else 3) * r * d
+
+
+def _regression_bytes(settings: ModelSettings, n_rows: int) -> int:
+    """What a regression on the rows takes: square matrices of its points, predictions of all rows for all labels."""
+    points = settings.n_mean_points
+    return 4 * (3 * points * points + 3 * n_rows * settings.n_labels + 800 * settings.n_features) if points else 0
 
 
 def check_memory(needed: int, *, settings: str, available: int | None = None) -> None:

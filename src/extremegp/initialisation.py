@@ -1,0 +1,178 @@
+"""From data to the point where training starts."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from sklearn.cluster import MiniBatchKMeans
+from sklearn.preprocessing import normalize
+from sklearn.utils.extmath import randomized_svd
+from torch import Tensor
+
+from extremegp.inducing import InducingInputs, SparseInducingInputs, SubspaceInducingInputs
+from extremegp.model import VariationalModel
+from extremegp.regression import fit_regression
+
+Matrix = scipy.sparse.csr_matrix | NDArray[Any]
+
+_HASHED_FEATURES = 4096
+
+
+@torch.no_grad()
+def initialise(
+    model: VariationalModel,
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    *,
+    rng: np.random.Generator,
+    inducing_start: Literal["kmeans", "rows"] = "kmeans",
+    propensities: NDArray[np.float64] | None = None,
+) -> NDArray[np.float32] | None:
+    """Start a model from its training data, in place.
+
+    Inducing inputs are centres of the inputs or random inputs, biases the log-odds of the label frequencies, loadings
+    N(0, 1/P). A subspace is that of the leading right-singular vectors of the inputs (T 2.5).
+
+    Args:
+        model: as `ModelSettings.build` makes it.
+        x: inputs, N x D.
+        y: labels that are 1, N x K.
+        rng: decides the start.
+        inducing_start: centres of a mini-batch k-means, or rows drawn at random.
+        propensities: of the labels, K, for a model that has them; frequencies are then those of the labels that apply.
+
+    Returns:
+        Of a model with a mean function that was fitted here, its predictions of every row without that row (logits,
+        N x K): what training takes for `mean_logits`.
+    """
+    for module in model.latents.modules():
+        if isinstance(module, InducingInputs):
+            _start_inducing(module, x, inducing_start, rng)
+    mixing = model.mixing
+    n_rows, n_latent = x.shape[0], mixing.loadings.shape[1]
+    frequency = recorded = np.asarray(y.sum(axis=0), dtype=np.float64).ravel() / n_rows
+    if propensities is not None:
+        assert model.likelihood.propensities is not None
+        _fill(model.likelihood.propensities, propensities)
+        frequency = recorded / propensities
+    frequency = np.clip(frequency, 0.5 / n_rows, 1 - 0.5 / n_rows)
+    log_odds = np.log(frequency / (1 - frequency))
+    logits = None
+    if model.mean_function is not None:
+        fitted = fit_regression(x, y, rng=rng)
+        model.mean_function.load_state_dict(fitted.mean.state_dict())
+        logits = fitted.logits
+        # The regression starts from the frequencies itself.
+        log_odds -= np.log(frequencies := np.clip(recorded, 0.5 / n_rows, 1 - 0.5 / n_rows)) - np.log1p(-frequencies)
+    _fill(mixing.bias, log_odds)
+    # In blocks, for the draws are float64 and a wide model should not need several times its own memory to start.
+    for start in range(0, mixing.n_labels, 1 << 16):
+        rows = mixing.loadings[start : start + (1 << 16)]
+        _fill(rows, rng.normal(scale=1.0 / np.sqrt(n_latent), size=rows.shape))
+    return logits
+
+
+def _fill(parameter: Tensor, values: NDArray[Any]) -> None:
+    parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))
+
+
+def _start_inducing(
+    inducing: InducingInputs, x: Matrix, how: Literal["kmeans", "rows"], rng: np.random.Generator
+) -> None:
+    size = len(inducing)
+    if isinstance(inducing, SparseInducingInputs):
+        n_entries = inducing.columns.shape[1]
+        columns, entries = _largest_entries(_sparse_centres(x, size, how, rng), n_entries, rng)
+        _fill(inducing.columns, columns)
+        _fill(inducing.entries, normalize(entries) if inducing.normalise else entries)
+        return
+    if isinstance(inducing, SubspaceInducingInputs):
+        n_basis = inducing.transposed_basis.shape[1]
+        _, _, basis = randomized_svd(x, n_basis, random_state=int(rng.integers(2**31)))
+        _fill(inducing.transposed_basis, basis.T)
+        x = np.asarray(x @ basis.T)
+    centres = _distinct(_centres(x, size, rng) if how == "kmeans" else _dense(_random_rows(x, size, rng)), rng)
+    # Rows of a subspace's A have the norms of those of A Xt, as the basis is orthonormal.
+    centres = normalize(centres) if inducing.normalise else centres
+    _fill(inducing.coordinates(), centres if isinstance(inducing, SubspaceInducingInputs) else centres.T)
+
+
+def _dense(rows: Matrix) -> NDArray[np.float32]:
+    return np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
+
+
+def _random_rows(x: Matrix, size: int, rng: np.random.Generator) -> Matrix:
+    chosen: Matrix = x[rng.choice(x.shape[0], size=size, replace=size > x.shape[0])]
+    return chosen
+
+
+def _clusters(x: Matrix, n_clusters: int, rng: np.random.Generator) -> MiniBatchKMeans:
+    seed = int(rng.integers(2**31))
+    kmeans = MiniBatchKMeans(
+        n_clusters, init="random", n_init=1, max_iter=5, batch_size=max(1024, 4 * n_clusters), random_state=seed
+    )
+    return kmeans.fit(x)
+
+
+def _centres(x: Matrix, size: int, rng: np.random.Generator) -> NDArray[np.float32]:
+    """k-means centres of the inputs; where there are fewer inputs than centres, copies fill up."""
+    n_clusters = min(size, x.shape[0])
+    centres = np.asarray(_clusters(x, n_clusters, rng).cluster_centers_, dtype=np.float32)
+    return np.concatenate([centres, centres[rng.integers(n_clusters, size=size - n_clusters)]])
+
+
+def _distinct(centres: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+    """The centres, with noise on repeated ones: exact duplicates would make K_Z singular."""
+    _, first = np.unique(centres, axis=0, return_index=True)
+    copies = np.setdiff1d(np.arange(len(centres)), first)
+    spread = float(np.abs(centres).mean()) + 1e-3
+    centres[copies] += rng.normal(scale=spread, size=(len(copies), centres.shape[1])).astype(np.float32)
+    return centres
+
+
+def _sparse_centres(
+    x: Matrix, size: int, how: Literal["kmeans", "rows"], rng: np.random.Generator
+) -> scipy.sparse.csr_matrix:
+    """Centres that were never dense: clusters are found on signed hashes of the features (count sketches)."""
+    x = scipy.sparse.csr_matrix(x)
+    if how == "rows":
+        return scipy.sparse.csr_matrix(_random_rows(x, size, rng))
+    n_rows, n_features = x.shape
+    hashed = x
+    if n_features > _HASHED_FEATURES:
+        buckets = rng.integers(_HASHED_FEATURES, size=n_features)
+        signs = rng.choice(np.array([-1.0, 1.0], dtype=np.float32), size=n_features)
+        sketch = scipy.sparse.csr_matrix((signs, buckets, np.arange(n_features + 1)), (n_features, _HASHED_FEATURES))
+        hashed = scipy.sparse.csr_matrix(x @ sketch)
+    clusters = _clusters(hashed, min(size, n_rows), rng).labels_
+    # A cluster without members takes a row at random.
+    empty = np.setdiff1d(np.arange(size), clusters)
+    clusters = np.concatenate([clusters, empty])
+    rows = np.concatenate([np.arange(n_rows), rng.integers(n_rows, size=len(empty))])
+    shares = (1.0 / np.bincount(clusters)[clusters]).astype(np.float32)
+    return scipy.sparse.csr_matrix(scipy.sparse.csr_matrix((shares, (clusters, rows)), shape=(size, n_rows)) @ x)
+
+
+def _largest_entries(
+    centres: scipy.sparse.csr_matrix, n_entries: int, rng: np.random.Generator
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The S largest entries of every row; rows with fewer take others' most common columns, near zero."""
+    size, n_features = centres.shape
+    common = np.argsort(-np.bincount(centres.indices, minlength=n_features), kind="stable")[: 2 * n_entries]
+    columns = np.empty((size, n_entries), dtype=np.int64)
+    entries = np.empty((size, n_entries), dtype=np.float32)
+    for row in range(size):
+        part = slice(centres.indptr[row], centres.indptr[row + 1])
+        own, values = centres.indices[part].astype(np.int64), centres.data[part]
+        best = np.argsort(-np.abs(values), kind="stable")[:n_entries]
+        own, values = own[best], values[best]
+        others = common[~np.isin(common, own)][: n_entries - len(own)]
+        # A little noise tells rows apart that would be equal: they would make K_Z singular.
+        noise = rng.normal(scale=0.01 * (np.abs(values).max(initial=0.0) + 1e-3), size=n_entries)
+        columns[row] = np.concatenate([own, others])
+        entries[row] = np.concatenate([values, np.zeros(len(others), dtype=np.float32)]) + noise
+    return columns, entries

@@ -1,0 +1,144 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import scipy.sparse
+import torch
+from scipy.special import logit
+from sklearn.gaussian_process import GaussianProcessRegressor
+from sklearn.gaussian_process.kernels import RBF
+
+from extremegp import regression
+from extremegp.regression import RegressionMean, fit_regression, learn_lengthscales, points_kept
+from tests.models import random_inputs, random_labels, sparse_rows
+
+N, D, K = 30, 6, 4
+
+
+def _data() -> tuple[np.ndarray, np.ndarray]:
+    x = random_inputs(N, D, density=0.7, seed=3)
+    return x, (x @ np.random.default_rng(4).normal(size=(D, K)) > 0.3).astype(np.float64)
+
+
+def _csr(matrix: np.ndarray) -> scipy.sparse.csr_matrix:
+    return scipy.sparse.csr_matrix(matrix.astype(np.float32))
+
+
+def _fit(x: np.ndarray, y: np.ndarray) -> regression.Fitted:
+    return fit_regression(_csr(x), _csr(y), rng=np.random.default_rng(0))
+
+
+def _noise(x: np.ndarray, y: np.ndarray) -> float:
+    return learn_lengthscales(_csr(x), _csr(y), rng=np.random.default_rng(0))[1]
+
+
+def _probabilities(logits: np.ndarray) -> np.ndarray:
+    return 1 / (1 + np.exp(-np.asarray(logits, dtype=np.float64)))
+
+
+@pytest.mark.parametrize("kind", ["sparse", "dense"])
+def test_predictions_are_those_of_scikit_learns_regressor(kind: str):
+    x, y = _data()
+    mean, new = _fit(x, y).mean, random_inputs(7, D, seed=9)
+    kernel = RBF(1 / np.sqrt(mean.weights.numpy().astype(np.float64)), "fixed")
+    theirs = GaussianProcessRegressor(kernel, alpha=_noise(x, y), optimizer=None).fit(x, y - y.mean(0))
+    expected = np.clip(theirs.predict(new) + y.mean(0), 5e-3, 1 - 5e-3)
+    rows = sparse_rows(new, torch.float32) if kind == "sparse" else torch.from_numpy(new).float()
+    with torch.no_grad():
+        np.testing.assert_allclose(_probabilities(mean.logits(rows)), expected, atol=2e-5)
+        mean.slope.fill_(1.5)
+        np.testing.assert_allclose(mean(rows), 1.5 * mean.logits(rows), rtol=1e-6)
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_leave_one_out_predictions_are_those_of_refits(subset: bool, monkeypatch: pytest.MonkeyPatch):
+    if subset:
+        monkeypatch.setattr(regression, "EXACT_ROWS", 20)
+        monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
+    x, y = _data()
+    fitted = _fit(x, y)
+    weights, noise = fitted.mean.weights.numpy().astype(np.float64), _noise(x, y)
+
+    def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.exp(-0.5 * (((a[:, None] - b[None]) ** 2) * weights).sum(-1))
+
+    mu = y.mean(0)
+    points = x if not subset else x[regression._chosen(N)]
+    root = np.linalg.cholesky(covariance(points, points) + 1e-6 * np.eye(len(points)))
+    features = np.linalg.solve(root, covariance(points, x)).T
+    for i in range(N):
+        others = np.arange(N) != i
+        if subset:
+            a = features[others]
+            solution = np.linalg.solve(a.T @ a + noise * np.eye(a.shape[1]), a.T @ (y[others] - mu))
+            expected = mu + features[i] @ solution
+        else:
+            k = covariance(x[others], x[others]) + noise * np.eye(N - 1)
+            expected = mu + covariance(x[i : i + 1], x[others])[0] @ np.linalg.solve(k, y[others] - mu)
+        np.testing.assert_allclose(
+            _probabilities(fitted.logits[i]), np.clip(expected, 5e-3, 1 - 5e-3), atol=1e-3 if subset else 2e-5
+        )
+
+
+def test_a_subset_of_all_rows_is_all_rows(monkeypatch: pytest.MonkeyPatch):
+    x, y = _data()
+    exact = _fit(x, y)
+    monkeypatch.setattr(regression, "_solve_all", regression._solve_subset)
+    nearly = _fit(x, y)
+    np.testing.assert_allclose(_probabilities(nearly.logits), _probabilities(exact.logits), atol=1e-3)
+
+
+def test_learnt_lengthscales_favour_features_that_matter():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(200, D))
+    y = np.stack([x[:, 0] > 0, x[:, 1] > 0], axis=1).astype(np.float64)
+    log_weights, noise = learn_lengthscales(_csr(x), _csr(y), rng=rng)
+    assert log_weights[:2].min() > log_weights[2:].max() + 1
+    assert 0 < noise < 1
+
+
+def test_what_is_kept_is_counted_before(monkeypatch: pytest.MonkeyPatch):
+    x, y = _data()
+    monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
+    for most, kept in ((N, N), (N - 1, 12)):
+        monkeypatch.setattr(regression, "EXACT_ROWS", most)
+        mean = _fit(x, y).mean
+        assert points_kept(_csr(x)) == (len(mean.coefficients), len(mean.values))
+        assert len(mean.coefficients) == kept
+
+
+def test_blocks_do_not_change_the_predictions(monkeypatch: pytest.MonkeyPatch):
+    x, y = _data()
+    mean, new = _fit(x, y).mean, torch.from_numpy(random_inputs(7, D, seed=9)).float()
+    with torch.no_grad():
+        whole = mean.logits(new)
+        monkeypatch.setattr(regression, "_BLOCK_ELEMENTS", 2 * N)
+        torch.testing.assert_close(mean.logits(new), whole)
+
+
+def test_loading_other_tensors_replaces_the_points():
+    x, y = _data()
+    first, second = _fit(x, y).mean, _fit(x[::-1].copy() + 0.1, y).mean
+    copy = RegressionMean(len(second.coefficients), len(second.values), D, K)
+    new = torch.from_numpy(random_inputs(7, D, seed=9)).float()
+    with torch.no_grad():
+        copy.logits(new)
+        copy.load_state_dict(second.state_dict())
+        torch.testing.assert_close(copy(new), second(new))
+        assert not torch.allclose(first(new), second(new))
+
+
+def test_equal_generators_give_equal_regressions():
+    x, y = _data()
+    first, second = _fit(x, y), _fit(x, y)
+    np.testing.assert_array_equal(first.logits, second.logits)
+    assert torch.equal(first.mean.coefficients, second.mean.coefficients)
+
+
+def test_a_label_of_no_row_stays_finite():
+    x, _ = _data()
+    y = random_labels(N, K)
+    y[:, 1] = 0
+    fitted = _fit(x, y)
+    assert np.isfinite(fitted.logits).all()
+    np.testing.assert_allclose(fitted.logits[:, 1], logit(5e-3), rtol=1e-5)
