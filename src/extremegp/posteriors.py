@@ -19,7 +19,9 @@ from extremegp.linalg import inverse_cholesky, lower_triangular
 
 
 class Posterior(nn.Module, ABC):
-    """q(u) for P functions and M inducing inputs; `inverse_factor` is L^-1 (M x M) throughout.
+    """q(u) for P functions and M inducing inputs.
+
+    `marginals` and `kl` take what `condition` makes of L^-1, once for both: L^-1 itself unless a family says otherwise.
 
     Attributes:
         needs_float64: whether L^-1 must come in float64 whatever the dtype of the rest.
@@ -27,14 +29,18 @@ class Posterior(nn.Module, ABC):
 
     needs_float64: ClassVar[bool] = False
 
+    def condition(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, "*P M M"]:
+        """What depends on L^-1 alone."""
+        return inverse_factor
+
     @abstractmethod
     def marginals(
-        self, a: Float[Tensor, "*P B M"], inverse_factor: Float[Tensor, "*P M M"]
+        self, a: Float[Tensor, "*P B M"], conditioned: Float[Tensor, "*P M M"], /
     ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
         """Mean a'E[v_p] and variance a'Cov[v_p]a of every function at every input."""
 
     @abstractmethod
-    def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
+    def kl(self, conditioned: Float[Tensor, "*P M M"], /) -> Float[Tensor, ""]:
         """sum_p KL[q(u_p) || p(u_p)]."""
 
     def natural_parameters(self) -> list[nn.Parameter]:
@@ -225,19 +231,17 @@ class Parsimonious(Posterior):
         self.log_noise = nn.Parameter(torch.full((n_functions, n_inducing), math.log(noise)))
 
     def marginals(
-        self, a: Float[Tensor, "*P B M"], inverse_factor: Float[Tensor, "*P M M"]
+        self, a: Float[Tensor, "*P B M"], root: Float[Tensor, "P M M"]
     ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
-        root = self._covariance_root(inverse_factor).to(a.dtype)
-        return _dots(a, self.q_mean), (a @ root.mT).square().sum(-1).T
+        return _dots(a, self.q_mean), (a @ root.mT.to(a.dtype)).square().sum(-1).T
 
-    def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
+    def kl(self, root: Float[Tensor, "P M M"]) -> Float[Tensor, ""]:
         """1/2 sum_p [tr B_p^-1 + ||w_p||^2 - M + log det B_p]."""
-        root = self._covariance_root(inverse_factor)
         log_det = -2 * root.diagonal(dim1=-2, dim2=-1).log().sum()
         mean = self.q_mean
         return 0.5 * ((root.square().sum() + log_det).to(mean.dtype) + mean.square().sum() - mean.numel())
 
-    def _covariance_root(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, "P M M"]:
+    def condition(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, "P M M"]:
         """R_p^-1, B_p = R_p R_p', so that the covariance of v_p is R_p^-T R_p^-1."""
         inverse_factor = inverse_factor.double()
         identity = torch.eye(inverse_factor.shape[-1], dtype=torch.float64, device=inverse_factor.device)

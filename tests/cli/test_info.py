@@ -93,6 +93,8 @@ def test_presets_are_listed(run: Run) -> None:
         ("ARD", "ard"),
         ("ARD/LINEAR", "ard+linear"),
         ("ARD/LINEAR-EXACT", "ard"),
+        ("ARD-GPR", "ard"),
+        ("ARD-GPR-PS", "ard"),
     ],
 )
 def test_every_kernel_of_the_papers_has_its_variants(name: str, kernel: str) -> None:

@@ -117,7 +117,7 @@ def test_the_recorded_bound_is_the_mean_of_the_batches(monkeypatch: pytest.Monke
     # A learning rate of almost zero leaves the model as it is; batches of equal size then average to the full bound.
     model = _model()
     before = _bound(model)
-    settings = replace(SETTINGS, epochs=1, batch_size=1, learning_rate=1e-12)
+    settings = replace(SETTINGS, epochs=1, batch_size=1, learning_rate=1e-12, natural_step=1e-12)
     assert _train(model, settings)[0]["elbo"] == pytest.approx(before, rel=1e-4)
 
 
@@ -405,7 +405,9 @@ def test_the_recorded_bound_is_an_unbiased_estimate(sampling: str):
     x, y = (SparseRows.from_scipy(matrix, dtype=torch.float64) for matrix in _wide_data())
     with torch.no_grad():
         exact = float(model.elbo(x, y, n_rows=N).bound)
-    settings = replace(SAMPLED, epochs=100, batch_size=1, learning_rate=1e-12, label_sampling=sampling)
+    settings = replace(
+        SAMPLED, epochs=100, batch_size=1, learning_rate=1e-12, natural_step=1e-12, label_sampling=sampling
+    )
     bounds = [record["elbo"] for record in _train_wide(model, settings)]
     error = np.std(bounds, ddof=1) / np.sqrt(len(bounds))
     assert 1e-3 < error < 0.01 * abs(exact)

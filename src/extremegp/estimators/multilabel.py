@@ -83,6 +83,10 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         epochs: passes over the data; "auto" depends on the number of rows.
         batch_size: rows per step; "auto" depends on the number of rows.
         learning_rate: peak of the one-cycle schedule.
+        optimizer: "natural" moves the posterior along natural gradients where its family has them, and all else by
+            Adam; "adam" moves everything by Adam.
+        natural_step: peak of the same schedule for natural steps, in (0, 1]; "auto" is 0.05, or longer where a batch is
+            most of the rows.
         n_sampled_labels: labels drawn at every step to stand for all that no row of the batch has; None looks at all
             labels; "auto" does so up to 20,000 labels and draws 2000 beyond.
         label_sampling: "frequency" draws labels in proportion to the square root of how many rows have them, "uniform"
@@ -141,6 +145,8 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 0.02,
+        optimizer: Literal["natural", "adam"] = "natural",
+        natural_step: float | Literal["auto"] = "auto",
         n_sampled_labels: int | Literal["auto"] | None = "auto",
         label_sampling: Literal["frequency", "uniform"] = "frequency",
         validation_fraction: float = 0.0,
@@ -173,6 +179,8 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         self.epochs = epochs
         self.batch_size = batch_size
         self.learning_rate = learning_rate
+        self.optimizer = optimizer
+        self.natural_step = natural_step
         self.n_sampled_labels = n_sampled_labels
         self.label_sampling = label_sampling
         self.validation_fraction = validation_fraction

@@ -156,8 +156,9 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
     )
     batch_size = min(batch_size, n_rows)
     if epochs == "auto":
-        # A linear term learns features that few rows have, and so takes longer; few rows make few steps per epoch.
-        passes = (10500 if model.linear_term else 4000) / math.sqrt(n_rows)
+        # A linear term learns features that few rows have, and so takes longer, unless a regression has learnt them;
+        # few rows make few steps per epoch.
+        passes = (10500 if model.linear_term and not model.n_mean_points else 4000) / math.sqrt(n_rows)
         epochs = max(3, min(150, round(passes)), math.ceil(600 * batch_size / n_rows))
     else:
         epochs = number("epochs", epochs, low=1, integer=True)
@@ -166,11 +167,19 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         n_sampled = None if model.n_labels <= 20_000 else 2000
     elif n_sampled is not None:
         n_sampled = min(number("n_sampled_labels", n_sampled, low=1, integer=True), model.n_labels)
+    natural_step = params["natural_step"]
+    if natural_step == "auto":
+        # The less noise there is in the gradient of a batch, the longer a step may be.
+        natural_step = max(0.05, 0.3 * batch_size / n_rows)
+    else:
+        natural_step = number("natural_step", natural_step, low=0, high=1, open_low=True)
     patience, budget = params["patience"], params["time_budget"]
     return TrainingSettings(
         epochs=epochs,
         batch_size=batch_size,
         learning_rate=number("learning_rate", params["learning_rate"], low=0, open_low=True),
+        optimizer=choice("optimizer", params["optimizer"], ("natural", "adam")),
+        natural_step=natural_step,
         kl_weight=number("kl_weight", params["kl_weight"], low=0),
         n_sampled_labels=n_sampled,
         label_sampling=choice("label_sampling", params["label_sampling"], LABEL_SAMPLINGS),

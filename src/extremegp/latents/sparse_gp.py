@@ -55,15 +55,16 @@ class _ConditionedGP(ConditionedLatents):
             relative_jitter=latents.relative_jitter,
             dtype=torch.float64 if self.posterior.needs_float64 else z.dtype,
         )
+        self.conditioned = self.posterior.condition(self.inverse_factor)
 
     def marginals(self, x: Inputs) -> Marginals:
         """Mean a'E[v] and variance k(x, x) - a'a + a'Cov[v]a, a = L^-1 k_Z(x)."""
         cross, prior_variance = self.kernel(x)
         a = cross @ self.inverse_factor.mT.to(cross.dtype)
-        mean, variance = self.posterior.marginals(a, self.inverse_factor)
+        mean, variance = self.posterior.marginals(a, self.conditioned)
         # Rounding may leave the prior's remainder slightly below zero where x is an inducing input.
         remainder = (prior_variance - a.square().sum(-1)).clamp(min=0.0)
         return Marginals(mean, variance + (remainder.T if remainder.ndim > 1 else remainder.unsqueeze(-1)))
 
     def kl(self) -> Float[Tensor, ""]:
-        return self.posterior.kl(self.inverse_factor)
+        return self.posterior.kl(self.conditioned)

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse
@@ -21,10 +21,12 @@ from extremegp.inducing import InducingInputs
 from extremegp.latents import LinearFunctions
 from extremegp.linalg import NotPositiveDefiniteError
 from extremegp.model import ELBO, VariationalModel
+from extremegp.posteriors import Posterior
 from extremegp.sparse import Inputs, SparseRows, row_block
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.label_sampling import LabelSampler, LabelSampling
+from extremegp.training.natural import NaturalGradient
 from extremegp.training.progress import Reporter
 from extremegp.training.row_adam import RowAdam
 from extremegp.training.schedule import batches_per_epoch, epoch_batches, one_cycle
@@ -44,6 +46,9 @@ class TrainingSettings:
         epochs: passes over the rows; fewer where `time_budget` asks for it.
         batch_size: B, rows per step.
         learning_rate: peak of the one-cycle schedule of Adam.
+        optimizer: "natural" moves what q(u) has natural parameters for along natural gradients and all else by Adam,
+            "adam" everything by Adam.
+        natural_step: peak of the same schedule of the natural steps, in (0, 1].
         kl_weight: weight of the KL term in the objective; 1 is the bound, less a cold posterior.
         n_sampled_labels: labels that stand for all that no row of a batch has, drawn anew at every step; None takes all
             labels. Only the rows of loadings and biases that a step looks at then move in it.
@@ -57,6 +62,8 @@ class TrainingSettings:
     epochs: int
     batch_size: int
     learning_rate: float
+    optimizer: Literal["natural", "adam"] = "natural"
+    natural_step: float = 0.05
     kl_weight: float = 1.0
     n_sampled_labels: int | None = None
     label_sampling: LabelSampling = "frequency"
@@ -125,12 +132,17 @@ class _Run:
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.sampler = _sampler(y, settings)
         by_rows = set() if self.sampler is None else set(model.mixing.parameters())
-        wide, narrow = ([p for p in self.parameters if (p in by_rows) is wanted] for wanted in (True, False))
+        natural = _natural_posteriors(model) if settings.optimizer == "natural" else []
+        by_nature = {parameter for posterior in natural for parameter in posterior.natural_parameters()}
+        narrow = [parameter for parameter in self.parameters if parameter not in by_rows | by_nature]
         self.optimizers: list[torch.optim.Optimizer] = [
             torch.optim.Adam([{"params": [parameter]} for parameter in narrow], lr=settings.learning_rate, fused=True)
         ]
-        if wide:
-            self.optimizers.append(RowAdam([{"params": [parameter]} for parameter in wide], settings.learning_rate))
+        if by_rows:
+            wide = [{"params": [parameter]} for parameter in self.parameters if parameter in by_rows]
+            self.optimizers.append(RowAdam(wide, settings.learning_rate))
+        if natural:
+            self.optimizers.append(NaturalGradient(natural, scale=x.shape[0]))
         self.steps_per_epoch = batches_per_epoch(x.shape[0], settings.batch_size)
         self.best: dict[str, Tensor] = {}
         self.last_kl = math.nan
@@ -142,7 +154,9 @@ class _Run:
             )
         else:
             self.progress = Progress(
-                step=0, total_steps=self._planned_steps(), step_scales=_step_scales(self.model, self.parameters)
+                step=0,
+                total_steps=self._planned_steps(),
+                step_scales=_step_scales(self.model, self.parameters, self.settings),
             )
         self.scales = dict(zip(self.parameters, self.progress.step_scales, strict=True))
         self.started = self.saved_at = time.monotonic()
@@ -303,7 +317,12 @@ def _sampler(y: scipy.sparse.csr_matrix, settings: TrainingSettings) -> LabelSam
     return LabelSampler(counts, settings.n_sampled_labels, settings.label_sampling, seed=settings.seed)
 
 
-def _step_scales(model: VariationalModel, parameters: Sequence[Tensor]) -> list[float]:
+def _natural_posteriors(model: VariationalModel) -> list[Posterior]:
+    posteriors = [module for module in model.modules() if isinstance(module, Posterior)]
+    return [posterior for posterior in posteriors if posterior.natural_parameters()]
+
+
+def _step_scales(model: VariationalModel, parameters: Sequence[Tensor], settings: TrainingSettings) -> list[float]:
     """Factors on the learning rate, as Adam's steps are absolute.
 
     Inducing inputs move in units of their entries. Loadings and linear coefficients move slower than the rest, which on
@@ -316,4 +335,7 @@ def _step_scales(model: VariationalModel, parameters: Sequence[Tensor]) -> list[
             scales[coordinates] = float(coordinates.detach().square().mean().sqrt())
         elif isinstance(module, LinearFunctions):
             scales[module.q_mean] = 0.3
+    if settings.optimizer == "natural":
+        for posterior in _natural_posteriors(model):
+            scales |= dict.fromkeys(posterior.natural_parameters(), settings.natural_step / settings.learning_rate)
     return [scales.get(parameter, 1.0) for parameter in parameters]
