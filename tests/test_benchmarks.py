@@ -31,6 +31,7 @@ SCRIPTS = (
     "step_speed.py",
     "calibration.py",
     "feature_scale.py",
+    "natural_gradients.py",
     "label_sampling.py",
     "multilabel_methods.py",
     "propensity.py",
@@ -267,9 +268,21 @@ def test_step_speed_counts_products_and_times_sections(tmp_path: Path, datasets:
 
 
 @pytest.mark.slow
+def test_natural_gradients_and_adam_are_timed_to_the_same_bound(tmp_path: Path, datasets: Path) -> None:
+    parameters = [word for parameter in SMALL for word in ("--param", parameter)]
+    options = ("--set", "tiny", "--posteriors", "shared-basis,full", "--steps", "0.1", "--epochs", "4", *parameters)
+    output, result = run(tmp_path, "natural_gradients.py", *options, datasets=datasets)
+    assert [r["posterior"] for r in result["results"]] == ["shared-basis", "full"]
+    for r in result["results"]:
+        assert len(r["adam"]["elbo_per_row"]) == len(r["natural"]["elbo_per_row"])
+        assert r["bound"] <= np.mean(r["natural"]["elbo_per_row"][-3:]) + 1e-9
+    assert "final, natural" in output
+
+
 def test_feature_scale_measures_time_and_memory_of_every_width(tmp_path: Path, datasets: Path) -> None:
-    sizes = ("--features", "500,50000", "--rows", 200, "--labels", 20, "--stored", 20, "--inducing", 10, "--batch", 50)
-    output, result = run(tmp_path, "feature_scale.py", *sizes, datasets=datasets)
+    sizes = ("--features", "500,50000", "--rows", "200", "--labels", "20", "--stored", "20")
+    small = ("--inducing", "10", "--batch", "50", "--epochs", "1")
+    output, result = run(tmp_path, "feature_scale.py", *sizes, *small, datasets=datasets)
     assert [r["n_features"] for r in result["results"]] == [500, 50000]
     assert all(r["step_ms"] > 0 and r["peak_mib"] >= r["data_mib"] > 0 for r in result["results"])
     assert "times the first" in output

@@ -284,8 +284,9 @@ def test_with_propensities_probabilities_are_those_that_labels_apply():
     x = np.tile(x, (50, 1))
     applies = rng.random((len(x), 2)) < (0.6, 0.3)
     y = applies & (rng.random(applies.shape) < (0.4, 0.5))
-    kept = small_classifier(kernel="linear", epochs=30, propensity=np.array([0.4, 0.5])).fit(x, y)
-    plain = small_classifier(kernel="linear", epochs=30).fit(x, y)
+    settings: dict[str, Any] = {"kernel": "linear", "epochs": 40, "batch_size": 100, "learning_rate": 0.05}
+    kept = small_classifier(**settings, propensity=np.array([0.4, 0.5])).fit(x, y)
+    plain = small_classifier(**settings).fit(x, y)
     np.testing.assert_allclose(kept.predict_proba(x).mean(axis=0), applies.mean(axis=0), atol=0.05)
     np.testing.assert_allclose(plain.predict_proba(x).mean(axis=0), y.mean(axis=0), atol=0.05)
 

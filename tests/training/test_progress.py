@@ -79,3 +79,10 @@ def test_silence(capsys: pytest.CaptureFixture[str]):
     reporter.epoch({"epoch": 1.0})
     reporter.close()
     assert capsys.readouterr() == ("", "")
+
+
+def test_a_phase_is_announced_at_once():
+    stream = io.StringIO()
+    ProgressReporter(stream).phase("counting")
+    assert stream.getvalue() == "counting ...\n"
+    NoReporter().phase("counting")

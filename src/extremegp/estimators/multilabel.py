@@ -41,6 +41,8 @@ from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, t
 from extremegp.training.plan import check_memory, training_memory
 
 _NOISE_ROWS = 20_000
+# A regression on so many points takes longer than a person should wait without a word.
+_MANY_POINTS = 2000
 
 
 class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
@@ -249,6 +251,9 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             item_size=dtype.itemsize,
         )
         check_memory(needed, settings="n_inducing, n_latent or batch_size (or use fewer features)")
+        reporter = ProgressReporter() if self.verbose else NoReporter()
+        if settings.n_mean_points >= _MANY_POINTS:
+            reporter.phase(f"fitting the mean function: regression of the labels on {settings.n_mean_points} rows")
         model = settings.build()
         mean_logits = initialise(model, x, y, rng=rng, inducing_start=self.inducing_start, propensities=propensities)
         model.to(device=_device(self.device), dtype=dtype)
@@ -258,7 +263,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             y,
             training,
             mean_logits=mean_logits,
-            reporter=ProgressReporter() if self.verbose else NoReporter(),
+            reporter=reporter,
             validate=None if held_out is None else lambda: _validation_score(model, *held_out),
             checkpoint=self.checkpoint,
             fingerprint=_fingerprint(

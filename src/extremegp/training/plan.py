@@ -55,7 +55,7 @@ def training_memory(
     expectations = (10 if settings.propensity else 6) * min(b * (labels_per_step or k), 1 << 20)
     each = 3 * p * b * m if full or own_kernel or parsimonious else 0
     batch = 4 * b * m + 6 * b * p + each + expectations
-    factors = 8 * m * m * (12 * (p if own_kernel else 1) + (14 * p if parsimonious else 0))
+    factors = 8 * m * m * (12 * (p if own_kernel else 1) + (9 * p if parsimonious else 0))
     training = item_size * (4 * parameters + mixing + 2 * batch + inducing) + factors + 12 * n_stored
     return training + _regression_bytes(settings, n_rows)
 

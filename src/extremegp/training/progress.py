@@ -20,6 +20,9 @@ class Reporter(Protocol):
     def epoch(self, record: dict[str, float]) -> None:
         """After every epoch: epoch, elbo, kl, learning_rate, seconds and, where there is one, validation_P@1."""
 
+    def phase(self, name: str) -> None:
+        """Before a part of the work that takes seconds and has no steps."""
+
     def close(self) -> None:
         """At the end, however training ended."""
 
@@ -30,6 +33,8 @@ class NoReporter:
     def step(self, step: int, total_steps: int, elbo: float) -> None: ...
 
     def epoch(self, record: dict[str, float]) -> None: ...
+
+    def phase(self, name: str) -> None: ...
 
     def close(self) -> None: ...
 
@@ -87,6 +92,9 @@ class ProgressReporter:
     def epoch(self, record: dict[str, float]) -> None:
         if "validation_P@1" in record:
             self._validation = f"  validation P@1 {100 * record['validation_P@1']:.2f}"
+
+    def phase(self, name: str) -> None:
+        self._console.print(f"{name} ...", highlight=False)
 
     def close(self) -> None:
         if self._bar is not None:
