@@ -140,3 +140,29 @@ def test_with_propensities_biases_start_at_the_frequency_with_which_labels_apply
     np.testing.assert_allclose(model.likelihood.propensities, propensities, rtol=1e-6)
     frequency = np.clip(np.asarray(_data()[1].mean(axis=0)).ravel() / propensities, 0.5 / N, 1 - 0.5 / N)
     np.testing.assert_allclose(torch.sigmoid(model.mixing.bias.detach()), frequency, rtol=1e-5)
+
+
+@pytest.mark.parametrize("n_latent", [2, K - 1, K + 3])
+def test_spectral_loadings_are_the_leading_eigenvectors_of_the_covariance_of_the_labels(n_latent: int):
+    x, y = _data()
+    model = replace(SETTINGS, n_latent=n_latent).build()
+    initialise(model, x, y, rng=np.random.default_rng(0), loadings_start="spectral")
+    loadings = model.mixing.loadings.detach().numpy().astype(np.float64)
+    covariance = np.cov(y.toarray().astype(np.float64), rowvar=False, bias=True)
+    found = min(n_latent, K - 1)
+    values, vectors = np.linalg.eigh(covariance)
+    leading = vectors[:, ::-1][:, :found] * np.sqrt(values[::-1][:found])
+    got = loadings[:, :found] @ loadings[:, :found].T
+    expected = leading @ leading.T
+    np.testing.assert_allclose(got / np.trace(got), expected / np.trace(expected), atol=1e-5)
+    assert np.square(loadings[:, :found]).mean() == pytest.approx(1 / n_latent, rel=1e-4)
+    assert np.abs(loadings[:, found:]).max(initial=0) < 1 / np.sqrt(n_latent)
+
+
+def test_labels_that_are_all_alike_have_no_direction_and_still_finite_loadings():
+    x, _ = _data()
+    for y in (np.ones((N, K)), np.ones((N, 1))):
+        model = replace(SETTINGS, n_labels=y.shape[1]).build()
+        labels = scipy.sparse.csr_matrix(y.astype(np.float32))
+        initialise(model, x, labels, rng=np.random.default_rng(0), loadings_start="spectral")
+        assert torch.isfinite(model.mixing.loadings).all()

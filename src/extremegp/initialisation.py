@@ -8,6 +8,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from scipy.sparse.linalg import aslinearoperator, svds
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
@@ -30,12 +31,14 @@ def initialise(
     *,
     rng: np.random.Generator,
     inducing_start: Literal["kmeans", "rows"] = "kmeans",
+    loadings_start: Literal["random", "spectral"] = "random",
     propensities: NDArray[np.float64] | None = None,
 ) -> NDArray[np.float32] | None:
     """Start a model from its training data, in place.
 
     Inducing inputs are centres of the inputs or random inputs, biases the log-odds of the label frequencies, loadings
-    N(0, 1/P). A subspace is that of the leading right-singular vectors of the inputs (T 2.5).
+    N(0, 1/P) or principal directions of the labels. A subspace is that of the leading right-singular vectors of the
+    inputs (T 2.5).
 
     Args:
         model: as `ModelSettings.build` makes it.
@@ -43,6 +46,8 @@ def initialise(
         y: labels that are 1, N x K.
         rng: decides the start.
         inducing_start: centres of a mini-batch k-means, or rows drawn at random.
+        loadings_start: drawn at random, or "spectral": the leading eigenvectors of the labels' covariance, each as long
+            as its standard deviation, all scaled to the size that random ones have.
         propensities: of the labels, K, for a model that has them; frequencies are then those of the labels that apply.
 
     Returns:
@@ -69,11 +74,33 @@ def initialise(
         # The regression starts from the frequencies itself.
         log_odds -= np.log(frequencies := np.clip(recorded, 0.5 / n_rows, 1 - 0.5 / n_rows)) - np.log1p(-frequencies)
     _fill(mixing.bias, log_odds)
+    if loadings_start == "spectral":
+        _fill(mixing.loadings, _principal_loadings(y, n_latent, rng))
+        return logits
     # In blocks, for the draws are float64 and a wide model should not need several times its own memory to start.
     for start in range(0, mixing.n_labels, 1 << 16):
         rows = mixing.loadings[start : start + (1 << 16)]
         _fill(rows, rng.normal(scale=1.0 / np.sqrt(n_latent), size=rows.shape))
     return logits
+
+
+def _principal_loadings(y: scipy.sparse.csr_matrix, n_latent: int, rng: np.random.Generator) -> NDArray[np.float64]:
+    """Principal directions of the labels times their standard deviations, K x P, of mean square 1/P.
+
+    There are at most min(N, K) - 1 of them; other columns are small and random.
+    """
+    n_rows, n_labels = y.shape
+    means = np.asarray(y.mean(axis=0)).ravel()
+    found = min(n_latent, n_rows - 1, n_labels - 1)
+    loadings = rng.normal(scale=0.1 / np.sqrt(n_latent), size=(n_labels, n_latent))
+    if found > 0:
+        centred = aslinearoperator(y.astype(np.float64)) - aslinearoperator(np.ones((n_rows, 1))) @ aslinearoperator(
+            means[None]
+        )
+        _, deviations, directions = svds(centred, k=found, random_state=int(rng.integers(2**31)))
+        principal = directions.T[:, ::-1] * deviations[::-1]
+        loadings[:, :found] = principal / max(np.sqrt(n_latent * np.square(principal).mean()), 1e-12)
+    return loadings
 
 
 def _fill(parameter: Tensor, values: NDArray[Any]) -> None:

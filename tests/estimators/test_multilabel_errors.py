@@ -38,6 +38,7 @@ BAD_FITS: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
     "n_subspace": ({"inducing": "subspace", "n_subspace": 0}, X, Y, "n_subspace must be"),
     "support_size": ({"inducing": "sparse", "support_size": 1.5}, X, Y, "support_size must be"),
     "inducing_start": ({"inducing_start": "foo"}, X, Y, "inducing_start must be one of"),
+    "loadings_start": ({"loadings_start": "foo"}, X, Y, "loadings_start must be one of"),
     "lengthscales_in": ({"lengthscales_in": "foo"}, X, Y, "lengthscales_in must be one of"),
     "lengthscales in no subspace": ({"lengthscales_in": "subspace"}, X, Y, "needs inducing"),
     "lengthscales in a learnt subspace": (

@@ -72,6 +72,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         lengthscales_in: with a subspace, whether the weights of kernels are those of the D features ("input", T 2.5) or
             of the coordinates in the subspace ("subspace", cheaper).
         inducing_start: inducing inputs start at centres of the inputs ("kmeans") or at random ones ("rows").
+        loadings_start: loadings start at random, or at principal directions of the labels ("spectral").
         learn_inducing: learn the inducing inputs, or leave them where they start.
         normalise_inducing: keep inducing inputs at unit norm; "auto" does so unless `features` is "raw".
         mean_function: "zero", or "regression": the utilities' mean is the logit of an exact Gaussian process regression
@@ -139,6 +140,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         support_size: int | Literal["auto"] = "auto",
         lengthscales_in: Literal["input", "subspace"] = "input",
         inducing_start: Literal["kmeans", "rows"] = "kmeans",
+        loadings_start: Literal["random", "spectral"] = "random",
         learn_inducing: bool = True,
         normalise_inducing: bool | Literal["auto"] = "auto",
         mean_function: Literal["auto", "zero", "regression"] = "auto",
@@ -173,6 +175,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         self.support_size = support_size
         self.lengthscales_in = lengthscales_in
         self.inducing_start = inducing_start
+        self.loadings_start = loadings_start
         self.learn_inducing = learn_inducing
         self.normalise_inducing = normalise_inducing
         self.mean_function = mean_function
@@ -255,7 +258,15 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         if settings.n_mean_points >= _MANY_POINTS:
             reporter.phase(f"fitting the mean function: regression of the labels on {settings.n_mean_points} rows")
         model = settings.build()
-        mean_logits = initialise(model, x, y, rng=rng, inducing_start=self.inducing_start, propensities=propensities)
+        mean_logits = initialise(
+            model,
+            x,
+            y,
+            rng=rng,
+            inducing_start=self.inducing_start,
+            loadings_start=self.loadings_start,
+            propensities=propensities,
+        )
         model.to(device=_device(self.device), dtype=dtype)
         history = train(
             model,

@@ -84,6 +84,7 @@ def model_settings(
         # Where the inducing inputs cannot span feature space, an exact linear term gives the means what they lack.
         linear_term = n_features >= 2 * n_inducing
     choice("inducing_start", params["inducing_start"], ("kmeans", "rows"))
+    choice("loadings_start", params["loadings_start"], ("random", "spectral"))
     inducing = params["inducing"]
     if inducing == "auto":
         inducing = "free" if n_features <= 4096 else "sparse"
