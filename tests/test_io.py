@@ -340,3 +340,17 @@ def test_a_support_beyond_the_features_is_refused(column: int, saved: Path, tmp_
     _rewrite(folder, tensors={"model.latents.inducing.columns": columns})
     with pytest.raises(ModelFormatError, match="index out of range"):
         extremegp.load(folder)
+
+
+@pytest.mark.parametrize(("name", "index"), [("rows", 20), ("rows", -1), ("columns", 4)])
+def test_a_regression_on_points_or_features_that_are_not_there_is_refused(name: str, index: int, tmp_path: Path):
+    x, y = random_inputs(20, 4), random_labels(20, 3)
+    small = {"n_inducing": 3, "n_latent": 2, "epochs": 1, "verbose": False, "mean_function": "regression"}
+    folder = tmp_path / "regressed"
+    extremegp.MultiLabelGPClassifier(**small, random_state=0).fit(x, y.astype(int)).save(folder)
+    extremegp.load(folder)
+    indices = read_tensors(folder / "tensors.safetensors")[0][f"model.mean_function.{name}"]
+    indices[0] = index
+    _rewrite(folder, tensors={f"model.mean_function.{name}": indices})
+    with pytest.raises(ModelFormatError, match="index out of range"):
+        extremegp.load(folder)

@@ -87,7 +87,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         batch_size: rows per step; "auto" depends on the number of rows.
         learning_rate: peak of the one-cycle schedule.
         optimizer: "natural" moves the posterior along natural gradients where its family has them, and all else by
-            Adam; "adam" moves everything by Adam.
+            Adam; "adam" moves everything by Adam; "auto" is "adam" for the mean-field posterior, else "natural".
         natural_step: peak of the same schedule for natural steps, in (0, 1]; "auto" is 0.05, or longer where a batch is
             most of the rows.
         n_sampled_labels: labels drawn at every step to stand for all that no row of the batch has; None looks at all
@@ -149,7 +149,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         epochs: int | Literal["auto"] = "auto",
         batch_size: int | Literal["auto"] = "auto",
         learning_rate: float = 0.02,
-        optimizer: Literal["natural", "adam"] = "natural",
+        optimizer: Literal["auto", "natural", "adam"] = "auto",
         natural_step: float | Literal["auto"] = "auto",
         n_sampled_labels: int | Literal["auto"] | None = "auto",
         label_sampling: Literal["frequency", "uniform"] = "frequency",
