@@ -64,6 +64,15 @@ class Predictor:
                 marginals = self._model.marginals(self._conditioned, block, logits)
             yield rows, marginals
 
+    def mean_logits(self, x: Matrix) -> NDArray[np.float32] | None:
+        """What the model's mean function scales, N x K and dense; None without one."""
+        function = self._model.mean_function
+        if function is None:
+            return None
+        with torch.no_grad():
+            logits: NDArray[np.float32] = function.logits(row_block(x, slice(None), dtype=self._dtype)).cpu().numpy()
+        return logits
+
     def mean_utilities(
         self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
     ) -> Iterator[tuple[slice, NDArray[Any]]]:

@@ -687,3 +687,12 @@ def test_a_run_with_a_regression_resumes_to_the_same_bits(tmp_path: Path, monkey
     monkeypatch.setattr(multilabel, "train", original)
     resumed = small_classifier(**settings, checkpoint=tmp_path / "c").fit(x, y)
     np.testing.assert_array_equal(resumed.predict_proba(x), straight.predict_proba(x))
+
+
+def test_validation_sees_the_regression_too():
+    x, y = small_data()
+    new_x, new_y = small_data(seed=7)
+    classifier = small_classifier(mean_function="regression").fit(x, y, validation=(new_x, new_y))
+    best = max(record["validation_P@1"] for record in classifier.history_)
+    by_utility = classifier.predict_topk(new_x, 1, by="utility").labels[:, 0]
+    assert new_y[np.arange(N), by_utility].mean() == pytest.approx(best)

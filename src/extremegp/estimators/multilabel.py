@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
@@ -96,7 +96,8 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             all alike.
         validation_fraction: share of the rows held out to choose the best epoch by P@1; 0 holds out none.
         patience: with validation, stop after so many epochs without a better P@1; None runs all epochs.
-        time_budget: seconds of training to plan for; None for no limit.
+        time_budget: seconds of training to plan for, without those of its start (k-means and regression); None for no
+            limit.
         checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
         checkpoint_seconds: seconds between two savings of progress.
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
@@ -275,7 +276,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             training,
             mean_logits=mean_logits,
             reporter=reporter,
-            validate=None if held_out is None else lambda: _validation_score(model, *held_out),
+            validate=None if held_out is None else _validator(model, *held_out),
             checkpoint=self.checkpoint,
             fingerprint=_fingerprint(
                 [x, y, *(held_out or ()), *(() if propensities is None else (propensities,))],
@@ -504,9 +505,17 @@ def _device(name: Any) -> torch.device:
     return device
 
 
-def _validation_score(model: VariationalModel, x: FloatMatrix, y: FloatCSR) -> float:
-    best = [TopK.from_scores(block, 1) for _, block in Predictor(model).mean_utilities(x)]
-    return float(precision_at_k(y, TopK.concatenate(best), (1,))[0])
+def _validator(model: VariationalModel, x: FloatMatrix, y: FloatCSR) -> Callable[[], float]:
+    """P@1 of the current parameters; what the mean function says does not change with them."""
+    logits = Predictor(model).mean_logits(x)
+
+    def score() -> float:
+        blocks = Predictor(model).latents(x, logits)
+        with torch.no_grad():
+            best = [TopK.from_scores(model.mixing.mean_utilities(block).cpu().numpy(), 1) for _, block in blocks]
+        return float(precision_at_k(y, TopK.concatenate(best), (1,))[0])
+
+    return score
 
 
 def _named_columns(names: Sequence[str | int], y: FloatCSR, space: LabelSpace | None) -> LabelSpace:
