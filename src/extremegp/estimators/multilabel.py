@@ -59,7 +59,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             for all features; "linear-ell", "ard", "ard+linear", "matern12-ard" and so on with one for each; "se-p-ell"
             with one for each latent function. "+white" after any of them adds white noise.
         linear_term: add an exact linear Gaussian process on the D features to every latent function; "auto" does so
-            where D is at least 2 M.
+            where D is at least 2 M and the mean function is zero.
         posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or
             "parsimonious".
         n_latent: P; "auto" is the number of labels, at most 300.

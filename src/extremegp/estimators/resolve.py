@@ -81,8 +81,9 @@ def model_settings(
         normalise = params["features"] != "raw"
     linear_term = params["linear_term"]
     if linear_term == "auto":
-        # Where the inducing inputs cannot span feature space, an exact linear term gives the means what they lack.
-        linear_term = n_features >= 2 * n_inducing
+        # Where the inducing inputs cannot span feature space, an exact linear term gives the means what they lack,
+        # unless a regression does.
+        linear_term = n_features >= 2 * n_inducing and not mean_points[0]
     choice("inducing_start", params["inducing_start"], ("kmeans", "rows"))
     choice("loadings_start", params["loadings_start"], ("random", "spectral"))
     inducing = params["inducing"]
