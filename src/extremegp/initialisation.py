@@ -64,15 +64,14 @@ def initialise(
         assert model.likelihood.propensities is not None
         _fill(model.likelihood.propensities, propensities)
         frequency = recorded / propensities
-    frequency = np.clip(frequency, 0.5 / n_rows, 1 - 0.5 / n_rows)
-    log_odds = np.log(frequency / (1 - frequency))
+    log_odds = _log_odds(frequency, n_rows)
     logits = None
     if model.mean_function is not None:
         fitted = fit_regression(x, y, rng=rng)
         model.mean_function.load_state_dict(fitted.mean.state_dict())
         logits = fitted.logits
-        # The regression starts from the frequencies itself.
-        log_odds -= np.log(frequencies := np.clip(recorded, 0.5 / n_rows, 1 - 0.5 / n_rows)) - np.log1p(-frequencies)
+        # The regression starts from the recorded frequencies itself.
+        log_odds -= _log_odds(recorded, n_rows)
     _fill(mixing.bias, log_odds)
     if loadings_start == "spectral":
         _fill(mixing.loadings, _principal_loadings(y, n_latent, rng))
@@ -82,6 +81,12 @@ def initialise(
         rows = mixing.loadings[start : start + (1 << 16)]
         _fill(rows, rng.normal(scale=1.0 / np.sqrt(n_latent), size=rows.shape))
     return logits
+
+
+def _log_odds(frequency: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    """Log-odds of frequencies, finite for labels of no row and of all."""
+    frequency = np.clip(frequency, 0.5 / n_rows, 1 - 0.5 / n_rows)
+    return np.asarray(np.log(frequency / (1 - frequency)))
 
 
 def _principal_loadings(y: scipy.sparse.csr_matrix, n_latent: int, rng: np.random.Generator) -> NDArray[np.float64]:

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy.sparse
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.conditional import GivenVariance, InstanceNoise
+from extremegp.conditional import GivenVariance
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import DTYPES, GPEstimator
+from extremegp.estimators.fitting import (
+    check_lengths,
+    checked_device,
+    fingerprint,
+    instance_noise,
+    labels_per_step,
+    named_columns,
+    validator,
+)
 from extremegp.estimators.resolve import (
     choice,
     has_regression_mean,
@@ -30,17 +36,13 @@ from extremegp.estimators.resolve import (
     training_settings,
 )
 from extremegp.initialisation import initialise
-from extremegp.instance_noise import estimate_instance_noise
-from extremegp.latents import Marginals
-from extremegp.metrics import TopK, precision_at_k
+from extremegp.metrics import TopK
 from extremegp.metrics.ranking import judge
-from extremegp.model import VariationalModel
 from extremegp.prediction import Predictor, check_given, exclude, stack
 from extremegp.regression import points_kept
-from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train
+from extremegp.training import NoReporter, ProgressReporter, train
 from extremegp.training.plan import check_memory, training_memory
 
-_NOISE_ROWS = 20_000
 # A regression on so many points takes longer than a person should wait without a word.
 _MANY_POINTS = 2000
 
@@ -231,8 +233,8 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         features = make_features(self.features).fit(X)
         x: FloatMatrix = features.transform(X)
         y, space = encode_targets(Y)
-        _check_lengths(x, y)
-        named = space if label_names is None else _named_columns(label_names, y, space)
+        check_lengths(x, y)
+        named = space if label_names is None else named_columns(label_names, y, space)
         if not y.nnz:
             raise DataError("no row has any label: Y holds no positive entry")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -251,7 +253,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             n_rows=x.shape[0],
             batch_size=training.batch_size,
             n_stored=y.nnz + (x.nnz if scipy.sparse.issparse(x) else x.size),
-            labels_per_step=_labels_per_step(y, training),
+            labels_per_step=labels_per_step(y, training),
             item_size=dtype.itemsize,
         )
         check_memory(needed, settings="n_inducing, n_latent or batch_size (or use fewer features)")
@@ -268,7 +270,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             loadings_start=self.loadings_start,
             propensities=propensities,
         )
-        model.to(device=_device(self.device), dtype=dtype)
+        model.to(device=checked_device(self.device), dtype=dtype)
         history = train(
             model,
             x,
@@ -276,11 +278,15 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             training,
             mean_logits=mean_logits,
             reporter=reporter,
-            validate=None if held_out is None else _validator(model, *held_out),
+            validate=None if held_out is None else validator(model, *held_out),
             checkpoint=self.checkpoint,
-            fingerprint=_fingerprint(
+            fingerprint=fingerprint(
                 [x, y, *(held_out or ()), *(() if propensities is None else (propensities,))],
-                {**asdict(settings), **asdict(training), "dtype": self.dtype},
+                {
+                    **asdict(settings),
+                    **asdict(training),
+                    **{name: params[name] for name in ("dtype", "inducing_start", "loadings_start")},
+                },
             ),
         )
         self._adopt(
@@ -292,7 +298,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             history=history,
             label_counts=label_counts,
             n_rows=n_rows,
-            instance_noise=_instance_noise(model, x, y, mean_logits, np.random.default_rng(seed)),
+            instance_noise=instance_noise(model, x, y, mean_logits, np.random.default_rng(seed)),
         )
         return self
 
@@ -384,7 +390,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         """
         y = self.encode_labels(Y)
         best = self._top(X, 1, "probability")
-        _check_lengths(best.labels, y)
+        check_lengths(best.labels, y)
         return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
 
     def encode_labels(self, Y: Any) -> FloatCSR:
@@ -452,7 +458,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             held_y = (
                 encode_targets(validation[1])[0] if space is None else space.encode(validation[1], unknown="ignore")
             )
-            _check_lengths(held_x, held_y)
+            check_lengths(held_x, held_y)
             if held_y.shape[1] != y.shape[1]:
                 raise DataError(
                     f"the validation labels have {held_y.shape[1]} columns, the training labels {y.shape[1]}"
@@ -465,73 +471,3 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             return x, y, None
         order = rng.permutation(x.shape[0])
         return x[order[held:]], y[order[held:]], (x[order[:held]], y[order[:held]])
-
-
-def _instance_noise(
-    model: VariationalModel,
-    x: FloatMatrix,
-    y: FloatCSR,
-    mean_logits: NDArray[np.float32] | None,
-    rng: np.random.Generator,
-) -> InstanceNoise:
-    """The scatter of instances, estimated on at most 20,000 rows with labels."""
-    rows = np.flatnonzero(np.diff(y.indptr))
-    rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))
-    logits = None if mean_logits is None else mean_logits[rows]
-    latents = Marginals.concatenate([block for _, block in Predictor(model).latents(x[rows], logits)])
-    propensities = model.likelihood.propensities
-    return estimate_instance_noise(latents, model.mixing, y[rows], rng=rng, propensities=propensities)
-
-
-def _check_lengths(x: Any, y: Any) -> None:
-    if x.shape[0] != y.shape[0]:
-        raise DataError(f"X has {x.shape[0]} rows and Y has {y.shape[0]}: they must be the same rows in the same order")
-
-
-def _labels_per_step(y: FloatCSR, training: TrainingSettings) -> int | None:
-    """About how many labels a step looks at, where they are sampled."""
-    if training.n_sampled_labels is None:
-        return None
-    return min(y.shape[1], training.n_sampled_labels + -(-training.batch_size * y.nnz // y.shape[0]))
-
-
-def _device(name: Any) -> torch.device:
-    try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError, TypeError) as error:
-        reason = str(error).splitlines()[0]
-        raise SettingsError(f"device {name!r} cannot be used here ({reason}); use 'cpu'") from error
-    return device
-
-
-def _validator(model: VariationalModel, x: FloatMatrix, y: FloatCSR) -> Callable[[], float]:
-    """P@1 of the current parameters; what the mean function says does not change with them."""
-    logits = Predictor(model).mean_logits(x)
-
-    def score() -> float:
-        blocks = Predictor(model).latents(x, logits)
-        with torch.no_grad():
-            best = [TopK.from_scores(model.mixing.mean_utilities(block).cpu().numpy(), 1) for _, block in blocks]
-        return float(precision_at_k(y, TopK.concatenate(best), (1,))[0])
-
-    return score
-
-
-def _named_columns(names: Sequence[str | int], y: FloatCSR, space: LabelSpace | None) -> LabelSpace:
-    if space is not None:
-        raise DataError("Y holds label names already; leave out label_names")
-    if len(names) != y.shape[1]:
-        raise DataError(f"there are {len(names)} label names for the {y.shape[1]} columns of Y")
-    return LabelSpace(names)
-
-
-def _fingerprint(matrices: Iterable[FloatMatrix], settings: dict[str, Any]) -> str:
-    """Equal for runs on equal data with equal settings; how often progress is saved makes no difference."""
-    settings = {name: value for name, value in settings.items() if name != "checkpoint_seconds"}
-    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
-    for matrix in matrices:
-        arrays = (matrix.indptr, matrix.indices, matrix.data) if scipy.sparse.issparse(matrix) else (matrix,)
-        for array in arrays:
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
