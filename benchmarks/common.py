@@ -105,9 +105,9 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return made
 
 
-def add_parameters(options: argparse.ArgumentParser) -> None:
+def add_parameters(options: argparse.ArgumentParser, estimator: str = "MultiLabelGPClassifier") -> None:
     """Let the command line change parameters of the library's estimator."""
-    what = "a parameter of MultiLabelGPClassifier, such as epochs=20; may be repeated"
+    what = f"a parameter of {estimator}, such as epochs=20; may be repeated"
     options.add_argument("--param", dest="parameters", action="append", default=[], metavar="KEY=VALUE", help=what)
 
 

@@ -11,26 +11,10 @@ from typing import Any, NamedTuple
 import matplotlib
 import numpy as np
 from matplotlib.axes import Axes
-from matplotlib.figure import Figure
-from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-"""Okabe and Ito's."""
-DASHES = ("-", "--", "-.", ":")
-STYLE = {
-    "font.size": 9,
-    "axes.spines.top": False,
-    "axes.spines.right": False,
-    "axes.grid": True,
-    "grid.alpha": 0.25,
-    "grid.linewidth": 0.6,
-    "axes.axisbelow": True,
-    "legend.frameon": False,
-    "legend.handlelength": 2.4,
-    "lines.linewidth": 1.5,
-    "hatch.linewidth": 0.6,
-}
+from extremegp.plots import COLOURS, DASHES, panels, zoom
+
 AXIS = {"P@1": "P@1 on test rows (%)", "bound": "-ELBO (nats per row)"}
 
 
@@ -148,10 +132,8 @@ def seconds(path: Path, ours: Mapping[str, float], thesis: Mapping[str, float]) 
 def _picture(
     path: Path, *, n_panels: int, height: float, ratios: Sequence[float] | None = None
 ) -> Iterator[list[Axes]]:
-    with matplotlib.rc_context(STYLE):
-        figure = Figure(figsize=(4.5, height), layout="constrained")
-        axes = figure.subplots(n_panels, 1, squeeze=False, height_ratios=ratios)
-        yield list(axes[:, 0])
+    with panels(n_panels, width=4.5, height=height, ratios=ratios) as (figure, axes):
+        yield axes
         figure.savefig(path, dpi=160)
 
 
@@ -168,16 +150,8 @@ def _curve(axis: Axes, metric: str, line: Line, colour: Any, dash: str) -> None:
 
 
 def _zoom(axis: Axes, metric: str, lines: Sequence[Line]) -> None:
-    """Leave the first tenth of the epochs out of the range, in which curves fall or rise steeply."""
-    shown: list[float] = []
-    for line in lines:
-        _, values = line.along(metric)
-        shown += values[:, values.shape[1] // 10 :].ravel().tolist()
-        shown += [line.thesis] if metric == "P@1" and line.thesis is not None else []
-    low, high = min(shown), max(shown)
-    margin = 0.05 * (high - low) + 1e-9
-    axis.set_ylim(low - margin, high + margin)
-    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+    curves = [values for line in lines for values in line.along(metric)[1]]
+    zoom(axis, curves, [line.thesis for line in lines if metric == "P@1" and line.thesis is not None])
 
 
 def _bar(

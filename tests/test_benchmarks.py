@@ -18,9 +18,10 @@ import pytest
 import scipy.sparse
 import torch
 
-from extremegp import MultiLabelGPClassifier
-from extremegp.data import read_xc, write_xc
-from extremegp.presets import PRESETS
+from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
+from extremegp.data import deskew, read_xc, write_xc
+from extremegp.inducing import InducingInputs
+from extremegp.presets import CLASS_PRESETS, PRESETS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"
 SCRIPTS = (
@@ -35,19 +36,32 @@ SCRIPTS = (
     "label_sampling.py",
     "multilabel_methods.py",
     "propensity.py",
+    "multiclass.py",
+    "multiclass_methods.py",
+    "class_scale.py",
 )
 SMALL = ("epochs=2", "n_inducing=5", "n_latent=3")
 
 
 @pytest.fixture(scope="module")
 def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the dataset "tiny", whose label k is feature k."""
+    """A folder with the dataset "tiny", whose label k is feature k, and images of three shapes as "mnist"."""
     folder = tmp_path_factory.mktemp("datasets")
     rng = np.random.default_rng(0)
     (folder / "tiny").mkdir()
     for part, n_rows in (("train", 200), ("test", 80)):
         x = scipy.sparse.csr_matrix((rng.random((n_rows, 12)) < 0.3).astype(np.float32))
         write_xc(folder / "tiny" / f"{part}.txt.xz", x, x[:, :6])
+    (folder / "mnist").mkdir()
+    arrays = {}
+    shapes = (slice(1, 5), slice(2, 4)), (slice(2, 4), slice(1, 5)), (slice(1, 5), slice(1, 5))
+    for part, n_rows in (("train", 90), ("test", 30)):
+        digits = np.arange(n_rows) % 3
+        images = rng.integers(0, 60, size=(n_rows, 6, 6), dtype=np.uint8)
+        for image, digit in zip(images, digits, strict=True):
+            image[shapes[digit]] += np.uint8(150)
+        arrays |= {f"x_{part}": images, f"y_{part}": digits}
+    np.savez(folder / "mnist" / "mnist.npz", **arrays)
     return folder
 
 
@@ -65,6 +79,12 @@ def run(folder: Path, name: str, *arguments: str, datasets: Path) -> tuple[str, 
 def step_speed(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("step_speed")
+
+
+@pytest.fixture
+def class_data(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("class_data")
 
 
 @pytest.fixture
@@ -113,6 +133,7 @@ def test_products_inside_autograd_functions_and_backward_are_counted(step_speed:
 def test_the_readme_has_a_command_for_every_script() -> None:
     commands = re.findall(r"`python benchmarks/(\w+\.py)", (BENCHMARKS / "README.md").read_text(encoding="utf-8"))
     helpers = {"common.py", "peer_worker.py", "method_studies.py", "method_pictures.py"}
+    helpers |= {"class_data.py", "class_worker.py"}
     assert sorted(commands) == sorted(SCRIPTS)
     assert {path.name for path in BENCHMARKS.glob("*.py")} == {*SCRIPTS, *helpers}
 
@@ -327,3 +348,110 @@ def test_conditional_gains_are_over_the_labels_that_are_not_known(tmp_path: Path
         assert measured["P"][2] == pytest.approx((counts[counts > 0] - 1).mean() / 5)
     plain, noise = found["without conditioning"], found["with instance noise"]
     assert f"{100 * (noise['P'][0] - plain['P'][0]):+.2f}/" in output
+
+
+def test_the_most_probable_ring_is_that_of_the_greatest_density(class_data: ModuleType) -> None:
+    points = np.random.default_rng(0).uniform(-6, 6, size=(200, 2))
+    angles = np.linspace(0, 2 * np.pi, 4000, endpoint=False)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    densities = [
+        np.exp(-np.square(points[:, None] - radius * circle).sum(axis=2) / (2 * class_data.RING_NOISE**2)).mean(axis=1)
+        for radius in class_data.RING_RADII
+    ]
+    np.testing.assert_array_equal(class_data.most_probable_ring(points), np.argmax(densities, axis=0))
+
+
+def test_every_synthetic_class_has_a_training_row_near_its_test_rows(class_data: ModuleType) -> None:
+    split = class_data.load(Path("nowhere"), "synthetic:400:20:50")
+    assert split.x.shape == (400, 20)
+    np.testing.assert_array_equal(np.unique(split.y), np.arange(50))
+    centres = np.stack([split.x[split.y == k].mean(axis=0) for k in range(50)])
+    nearest = np.square(split.test_x[:, None] - centres).sum(axis=2).argmin(axis=1)
+    assert np.mean(nearest == split.test_y) > 0.9
+
+
+def test_first_labels_are_classes_and_rows_without_are_left_out(class_data: ModuleType, datasets: Path) -> None:
+    split, source = class_data.load(datasets, "tiny"), read_xc(datasets / "tiny" / "train.txt.xz")
+    labels = source.Y.toarray()
+    assert split.n_dropped == (labels.sum(axis=1) == 0).sum() > 0
+    np.testing.assert_array_equal(split.y, labels.argmax(axis=1)[labels.any(axis=1)])
+
+
+@pytest.mark.slow
+def test_multiclass_summarises_its_seeds_and_keeps_its_runs(tmp_path: Path, datasets: Path) -> None:
+    parameters = [word for parameter in SMALL[:2] for word in ("--param", parameter)]
+    arguments = ("--sets", "tiny,rings:20", "--seeds", "0,1", "--peers", "logistic", *parameters)
+    output, result = run(tmp_path, "multiclass.py", *arguments, datasets=datasets)
+    assert [record["job"]["set"] for record in result["runs"]] == ["tiny"] * 3 + ["rings:20"] * 3
+    errors = [100 * record["metrics"]["error"] for record in result["runs"]]
+    assert f"| extremegp | {np.mean(errors[:2]):.2f} ± {np.std(errors[:2], ddof=1):.2f} | " in output
+    # A class is a linear function of six features.
+    assert errors[2] < 10
+    assert all(record["peak_mib"] >= record["data_mib"] > 0 for record in result["runs"])
+
+    train, test = (read_xc(datasets / "tiny" / f"{part}.txt.xz") for part in ("train", "test"))
+    rows = [np.flatnonzero(np.diff(part.Y.indptr)) for part in (train, test)]
+    classes = [part.Y[kept].toarray().argmax(axis=1) for part, kept in zip((train, test), rows, strict=True)]
+    classifier = MultiClassGPClassifier(features="standard", epochs=2, n_inducing=5, random_state=1, verbose=False)
+    score = classifier.fit(train.X[rows[0]], classes[0]).score(test.X[rows[1]], classes[1])
+    # One row may be near a tie, which threads decide.
+    assert errors[1] / 100 == pytest.approx(1 - score, abs=1 / len(rows[1]) + 1e-9)
+
+    again, second = run(tmp_path, "multiclass.py", *arguments, datasets=datasets)
+    assert second["runs"] == result["runs"]
+    assert again == output
+
+
+@pytest.mark.slow
+def test_methods_for_classes_are_compared_timed_and_drawn(tmp_path: Path, datasets: Path) -> None:
+    only = ("--only", "methods,times,f3.2,f3.3,f3.4,f3.7,reliability,x1", "--methods", "default,OVSE-P,OVSE-F")
+    sizes = ("--sets", "mnist", "--rings", "rings:20", "--rings-epochs", "3", "--inducing-grid", "6")
+    short = ("--epochs", "2", "--pair-epochs", "20", "--shares", "34", "--time-sizes", "6,10,40")
+    arguments = (*only, *sizes, *short, "--out", str(tmp_path / "pictures"))
+    output, result = run(tmp_path, "multiclass_methods.py", *arguments, datasets=datasets)
+    # Methods; times; OVSE-P and OVSE-LIN on rings, and by M; the start of inducing inputs; five methods on samples.
+    assert len(result["runs"]) == 3 + 6 + 2 + 2 + 1 + 5
+    pictures = {path.name for path in (tmp_path / "pictures").glob("*.png")}
+    assert pictures == {
+        f"{name}.png"
+        for name in ("figure_3.2", "figure_3.3", "figure_3.4b", "figure_3.7", "reliability_mnist", "x_figure_1")
+    }
+
+    settings = dict(CLASS_PRESETS["OVSE-P"].settings)
+    by_params = {json.dumps(record["job"], sort_keys=True): record for record in result["runs"]}
+    job = {"set": "mnist", "params": settings | {"epochs": 20}, "seed": 0}
+    pairs = by_params[json.dumps(job, sort_keys=True)]
+    assert len(pairs["history"]) == 20
+    assert f"| OVSE-P | {100 * pairs['metrics']['error']:.2f} | 3.68 | " in output
+    timed = next(record for record in result["runs"] if record["job"].get("n_rows") == 40 and "metrics" not in record)
+    assert f"| OVSE-P | {90 / 40 * timed['epoch_seconds']:.2f} | 63.72 | " in output
+    job["params"] |= {"learn_inducing": False, "epochs": 1, "time_budget": 1e-3}
+    start = by_params[json.dumps(job, sort_keys=True)]
+    before, after = (np.array([row.split() for row in r["inducing"]], dtype=float) for r in (start, pairs))
+    images = np.load(datasets / "mnist" / "mnist.npz")
+    still = MultiClassGPClassifier(
+        **settings, features="scale", epochs=1, learning_rate=1e-9, random_state=0, verbose=False
+    ).fit(deskew(images["x_train"].reshape(90, -1)), images["y_train"])
+    inducing = next(module for module in still.model_.modules() if isinstance(module, InducingInputs))
+    shown = inducing().reshape(-1, 36)[[0, 67, 135, 202]]  # of 3 classes with 90 each, as there are rows
+    np.testing.assert_allclose(before, shown, atol=1e-3)
+    assert np.abs(after - before).max() > 0.01
+
+    (tmp_path / "result.json").write_text(json.dumps({"runs": result["runs"][1:]}), encoding="utf-8")
+    _, second = run(tmp_path, "multiclass_methods.py", *arguments, datasets=datasets)
+    assert second["runs"][:-1] == result["runs"][1:]
+    assert second["runs"][-1]["job"] == result["runs"][0]["job"]
+
+
+@pytest.mark.slow
+def test_class_scale_measures_every_number_of_classes(tmp_path: Path, datasets: Path) -> None:
+    sizes = ("--classes", "10,40", "--rows", "600", "--features", "20", "--likelihoods", "one-vs-each,ar-softmax")
+    small = ("--sampled", "20", "--latent", "20", "--inducing", "40", "--batch", "50", "--epochs", "10")
+    output, result = run(tmp_path, "class_scale.py", *sizes, *small, datasets=datasets)
+    assert [record["split"]["n_classes"] for record in result["runs"]] == [10, 40, 10, 40]
+    assert [record["job"]["params"]["n_sampled_classes"] for record in result["runs"]] == [10, 20, 10, 20]
+    for record in result["runs"]:
+        assert record["metrics"]["accuracy"] > 5 / record["split"]["n_classes"]
+        seconds = [epoch["seconds"] for epoch in record["history"]]
+        assert f" | {1e3 * min(np.diff([0.0, *seconds])) / 12:.1f} | " in output
+    assert "| 2.5 |" in output

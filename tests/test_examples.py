@@ -34,6 +34,13 @@ def test_quickstart_ranks_better_than_the_most_frequent_labels_and_restores_its_
     assert "predicts the same: True" in output
 
 
+def test_classes_are_told_apart_and_unknown_ones_are_uncertain(tmp_path: Path) -> None:
+    output = run(tmp_path, "classes.py")
+    assert numbers(r"accuracy +(\S+)", output)[0] > 0.97
+    known, unknown = numbers(r"epistemic uncertainty (\S+)", output)
+    assert unknown > 2 * known
+
+
 @pytest.mark.slow
 def test_text_pipeline_searches_its_grid_and_ranks_better_than_the_most_frequent_labels(tmp_path: Path) -> None:
     output = run(tmp_path, "text_pipeline.py")

@@ -8,8 +8,14 @@ import scipy.linalg
 import torch
 from torch import Tensor
 
-from extremegp.inducing import FreeInducingInputs, InducingInputs, SparseInducingInputs, SubspaceInducingInputs
-from extremegp.kernels import DensePoints
+from extremegp.inducing import (
+    FreeInducingInputs,
+    InducingInputs,
+    SeparateInducingInputs,
+    SparseInducingInputs,
+    SubspaceInducingInputs,
+)
+from extremegp.kernels import DensePoints, Kernel, Matern, SquaredExponential, SquaredExponentialPerLatent
 from extremegp.sparse import SparseRows
 from tests.models import random_inputs, sparse_rows
 
@@ -184,3 +190,76 @@ def test_inputs_outside_every_support_meet_no_point():
     xz, xx = MAKERS["sparse"]().points().inner_products(torch.ones(1, dtype=torch.float64))(sparse_rows(x))
     np.testing.assert_array_equal(xz.detach(), 0.0)
     np.testing.assert_array_equal(xx, 9.0)
+
+
+# Inducing inputs for each function
+
+P = 3
+
+
+def _separate() -> SeparateInducingInputs:
+    return SeparateInducingInputs(torch.randn(P, M, D, generator=torch.Generator().manual_seed(2)).double())
+
+
+def test_inputs_of_each_function_stay_at_unit_norm():
+    inducing = _separate()
+    torch.testing.assert_close(inducing().norm(dim=-1), torch.ones(P, M, dtype=torch.float64))
+    assert len(inducing) == M
+    with torch.no_grad():
+        inducing.transposed.mul_(3.0)
+    inducing.project()
+    torch.testing.assert_close(inducing().norm(dim=-1), torch.ones(P, M, dtype=torch.float64))
+
+
+@pytest.mark.parametrize("as_sparse", [False, True])
+@pytest.mark.parametrize(
+    "kernel",
+    [
+        SquaredExponential(0.7),
+        SquaredExponential(0.7, n_features=D),
+        Matern(3, n_features=D),
+        SquaredExponentialPerLatent(n_functions=P),
+    ],
+)
+def test_covariances_with_inputs_of_each_function_are_those_of_one_at_a_time(kernel: Kernel, as_sparse: bool):
+    kernel = kernel.double()
+    with torch.no_grad():
+        kernel.log_weights.add_(torch.linspace(-0.5, 0.5, len(kernel.log_weights), dtype=torch.float64))
+    inducing, x = _separate(), random_inputs(B, D)
+    at = kernel.at(inducing.points())
+    cross, diagonal = at(sparse_rows(x) if as_sparse else torch.from_numpy(x))
+    gram = at.gram()
+    assert cross.shape == (P, B, M)
+    for p in range(P):
+        one: Kernel = kernel
+        if isinstance(kernel, SquaredExponentialPerLatent):
+            one = SquaredExponential(float(kernel.log_weights[p].detach().exp())).double()
+        alone = one.at(inducing()[p])
+        torch.testing.assert_close(gram[p], alone.gram())
+        own_cross, own_diagonal = alone(torch.from_numpy(x))
+        torch.testing.assert_close(cross[p], own_cross)
+        torch.testing.assert_close(diagonal if diagonal.ndim == 1 else diagonal[p], own_diagonal)
+
+
+def test_gradients_reach_the_inputs_of_each_function_and_the_weights():
+    inducing, kernel = _separate(), SquaredExponential(n_features=D).double()
+    x = torch.from_numpy(random_inputs(B, D))
+
+    def outputs(transposed: Tensor, log_weights: Tensor) -> tuple[Tensor, Tensor]:
+        state = {"transposed": transposed}
+        points = torch.func.functional_call(_Points(inducing), {f"inducing.{k}": v for k, v in state.items()}, ())
+        products = points.inner_products(log_weights.exp())
+        return products.gram, products(x)[0]
+
+    start = inducing.transposed.detach().clone().requires_grad_()
+    weights = kernel.log_weights.detach().clone().requires_grad_()
+    assert torch.autograd.gradcheck(outputs, (start, weights))
+
+
+class _Points(torch.nn.Module):
+    def __init__(self, inducing: InducingInputs) -> None:
+        super().__init__()
+        self.inducing = inducing
+
+    def forward(self):
+        return self.inducing.points()

@@ -166,3 +166,33 @@ def test_labels_that_are_all_alike_have_no_direction_and_still_finite_loadings()
         labels = scipy.sparse.csr_matrix(y.astype(np.float32))
         initialise(model, x, labels, rng=np.random.default_rng(0), loadings_start="spectral")
         assert torch.isfinite(model.mixing.loadings).all()
+
+
+def test_biases_of_classes_are_logarithms_of_their_frequencies_and_functions_start_from_their_own_rows():
+    rng = np.random.default_rng(0)
+    classes = np.repeat([0, 1, 3], [20, 9, 1])
+    y = scipy.sparse.csr_matrix((np.ones(30, np.float32), classes, np.arange(31)), shape=(30, 4))
+    x = (10 * np.eye(4)[classes] + 0.01 * rng.normal(size=(30, 4))).astype(np.float32)
+    settings = ModelSettings(
+        n_features=4,
+        n_labels=4,
+        n_latent=4,
+        n_inducing=3,
+        kernel="se",
+        inducing="separate",
+        likelihood="softmax",
+        mixing="identity",
+        normalise_inducing=False,
+    )
+    for how in ("kmeans", "rows"):
+        model = settings.build()
+        assert initialise(model, x, y, rng=np.random.default_rng(1), inducing_start=how) is None
+        expected = np.log(np.array([20, 9, 0.5, 1]) / 30)
+        np.testing.assert_allclose(model.mixing.bias.detach(), expected, rtol=1e-5)
+        z = model.latents.inducing().detach().numpy()
+        assert z.shape == (4, 3, 4)
+        for k in (0, 1):
+            np.testing.assert_allclose(z[k], np.tile(10 * np.eye(4)[k], (3, 1)), atol=0.1)
+        # One row is not enough for three inducing inputs.
+        assert np.linalg.norm(z[3] - 10 * np.eye(4)[3], axis=1).min() < 0.1
+        assert len(np.unique(z[3], axis=0)) == 3

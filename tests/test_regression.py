@@ -142,3 +142,47 @@ def test_a_label_of_no_row_stays_finite():
     fitted = _fit(x, y)
     assert np.isfinite(fitted.logits).all()
     np.testing.assert_allclose(fitted.logits[:, 1], logit(5e-3), rtol=1e-5)
+
+
+def _kept(n_points: int | None) -> np.ndarray:
+    return np.linspace(0, N - 1, n_points or N).round().astype(int)
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_an_array_gives_the_regression_of_the_same_numbers_as_csr(subset: bool):
+    x, y = _data()
+    n_points = 12 if subset else None
+    learnt = {}
+    for kind, matrix in (("dense", x.astype(np.float32)), ("sparse", _csr(x))):
+        rows = np.asarray(x, dtype=np.float32) if kind == "dense" else matrix
+        learnt[kind] = learn_lengthscales(rows, _csr(y), rng=np.random.default_rng(0))
+        assert points_kept(rows, n_points) == (
+            12 if subset else N,
+            None if kind == "dense" else rows[_kept(n_points)].nnz,
+        )
+    # Their lengthscales start differently; with the same ones all else is equal.
+    fitted = {}
+    for kind, rows in (("dense", x.astype(np.float32)), ("sparse", _csr(x))):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(regression, "learn_lengthscales", lambda *_, **__: learnt["sparse"])
+            fitted[kind] = fit_regression(rows, _csr(y), rng=np.random.default_rng(0), link="log", n_points=n_points)
+    np.testing.assert_allclose(fitted["dense"].logits, fitted["sparse"].logits, atol=2e-4)
+    new = random_inputs(7, D, seed=9)
+    for rows in (sparse_rows(new, torch.float32), torch.from_numpy(new).float()):
+        with torch.no_grad():
+            logits = [fitted[kind].mean.logits(rows) for kind in ("dense", "sparse")]
+        torch.testing.assert_close(*logits, rtol=0, atol=2e-4)
+
+
+def test_the_link_for_classes_is_the_logarithm_above_a_floor():
+    mean = RegressionMean(2, None, 3, 2, link="log")
+    t = torch.tensor([[-0.3, 0.2], [1.4, 0.004]])
+    torch.testing.assert_close(mean.linked(t), torch.tensor([[0.005, 0.2], [1.4, 0.005]]).log())
+
+
+def test_weights_of_an_array_start_at_its_scale():
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(40, 3)).astype(np.float32), _csr((rng.random((40, 2)) < 0.5).astype(float))
+    small = learn_lengthscales(x, y, rng=np.random.default_rng(1))[0]
+    large = learn_lengthscales(1000 * x, y, rng=np.random.default_rng(1))[0]
+    np.testing.assert_allclose(large, small - 2 * np.log(1000), atol=1e-3)

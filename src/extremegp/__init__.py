@@ -9,12 +9,12 @@ from extremegp.__about__ import __version__
 
 if TYPE_CHECKING:
     from extremegp import datasets
-    from extremegp.estimators import MultiLabelGPClassifier, load
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, load
 
-__all__ = ["MultiLabelGPClassifier", "__version__", "datasets", "load"]
+__all__ = ["MultiClassGPClassifier", "MultiLabelGPClassifier", "__version__", "datasets", "load"]
 
 # Public names and their homes, imported at first use: the command line answers `--help` without loading PyTorch.
-_HOMES = {"MultiLabelGPClassifier": "extremegp.estimators", "load": "extremegp.estimators"}
+_HOMES = dict.fromkeys(("MultiClassGPClassifier", "MultiLabelGPClassifier", "load"), "extremegp.estimators")
 
 
 def __getattr__(name: str) -> Any:

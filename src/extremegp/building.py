@@ -8,7 +8,13 @@ from typing import Literal, get_args
 
 import torch
 
-from extremegp.inducing import FreeInducingInputs, InducingInputs, SparseInducingInputs, SubspaceInducingInputs
+from extremegp.inducing import (
+    FreeInducingInputs,
+    InducingInputs,
+    SeparateInducingInputs,
+    SparseInducingInputs,
+    SubspaceInducingInputs,
+)
 from extremegp.kernels import (
     ArcCosine,
     Kernel,
@@ -20,15 +26,41 @@ from extremegp.kernels import (
     WhiteNoise,
 )
 from extremegp.latents import Latents, LinearFunctions, SparseGP, SumLatents
-from extremegp.likelihoods import BernoulliLabels
-from extremegp.mixing import FactorMixing
+from extremegp.latents.linear import LinearPosterior
+from extremegp.likelihoods import (
+    AugmentReduceLogit,
+    AugmentReduceSoftmax,
+    BernoulliLabels,
+    IndependentClasses,
+    Likelihood,
+    OneVsEach,
+    ProbitOneVsEach,
+    RobustMax,
+    Softmax,
+    SoftmaxMonteCarlo,
+)
+from extremegp.mixing import FactorMixing, IdentityMixing, Mixing
 from extremegp.model import VariationalModel
 from extremegp.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
-from extremegp.regression import RegressionMean
+from extremegp.regression import Link, RegressionMean
 
 PosteriorName = Literal["shared-basis", "mean-field", "full", "full-u", "parsimonious"]
-InducingName = Literal["free", "subspace", "subspace-basis", "sparse"]
+InducingName = Literal["free", "subspace", "subspace-basis", "sparse", "separate"]
 Space = Literal["input", "subspace"]
+LikelihoodName = Literal[
+    "bernoulli",
+    "softmax",
+    "softmax-mc",
+    "one-vs-each",
+    "probit-one-vs-each",
+    "ar-softmax",
+    "ar-logit",
+    "robust-max",
+    "independent",
+]
+MixingName = Literal["factor", "identity"]
+LatentsName = Literal["gp", "linear", "linear-mean-field", "linear-point"]
+LocalName = Literal["optimal", "amortised", "stored"]
 
 # Functions of the number of weights (where they are learnt one by one) and of P.
 _KERNELS: dict[str, Callable[[int, int], Kernel]] = {
@@ -58,15 +90,31 @@ _POSTERIORS: dict[PosteriorName, Callable[[int, int], Posterior]] = {
     "full-u": lambda n_functions, n_inducing: Full(n_functions, n_inducing, whitened=False),
     "parsimonious": Parsimonious,
 }
+_PLAIN_LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
+    "softmax": Softmax,
+    "softmax-mc": SoftmaxMonteCarlo,
+    "one-vs-each": OneVsEach,
+    "probit-one-vs-each": ProbitOneVsEach,
+    "robust-max": RobustMax,
+}
 KERNEL_NAMES: tuple[str, ...] = tuple(name + white for white in ("", _WHITE) for name in _KERNELS)
 POSTERIOR_NAMES: tuple[str, ...] = get_args(PosteriorName)
 INDUCING_NAMES: tuple[str, ...] = get_args(InducingName)
 SPACES: tuple[str, ...] = get_args(Space)
+CLASS_LIKELIHOODS: tuple[str, ...] = tuple(name for name in get_args(LikelihoodName) if name != "bernoulli")
+MIXING_NAMES: tuple[str, ...] = get_args(MixingName)
+LATENTS_NAMES: tuple[str, ...] = get_args(LatentsName)
+LOCAL_NAMES: tuple[str, ...] = get_args(LocalName)
+_LINEAR_POSTERIORS: dict[str, LinearPosterior] = {
+    "linear": "shared",
+    "linear-mean-field": "mean-field",
+    "linear-point": "point",
+}
 
 
 @dataclass(frozen=True)
 class ModelSettings:
-    """Everything that decides the shapes and the meaning of a multi-label model's parameters.
+    """Everything that decides the shapes and the meaning of a model's parameters.
 
     Attributes:
         n_features: D.
@@ -86,8 +134,13 @@ class ModelSettings:
         normalise_inducing: keep the rows of Z at unit norm, or not ("-UN").
         relative_jitter: added to K_Z, as a fraction of its mean diagonal.
         n_mean_points: rows that the mean function is a regression on; 0 for a mean function of zero.
-        n_mean_stored: stored entries of these rows.
+        n_mean_stored: stored entries of these rows; None for rows of an array.
         propensity: whether labels that apply may be missing, each recorded with a propensity of its own.
+        likelihood: of the labels; "bernoulli" for many labels per instance, all others for one class.
+        mixing: K utilities from P latent functions, or one from each of K ("identity", P = K).
+        latents: sparse GPs, or linear functions of the features with a posterior of this family (T 3.22).
+        local: how a likelihood with parameters for every instance finds them.
+        n_local_rows: rows that have stored ones; 0 without.
     """
 
     n_features: int
@@ -105,29 +158,54 @@ class ModelSettings:
     normalise_inducing: bool = True
     relative_jitter: float = 1e-6
     n_mean_points: int = 0
-    n_mean_stored: int = 0
+    n_mean_stored: int | None = 0
     propensity: bool = False
+    likelihood: LikelihoodName = "bernoulli"
+    mixing: MixingName = "factor"
+    latents: LatentsName = "gp"
+    local: LocalName = "optimal"
+    n_local_rows: int = 0
 
     def build(self) -> VariationalModel:
         """A model with parameters of these shapes; `initialise` or stored tensors give them their values."""
-        p, m, d = self.n_latent, self.n_inducing, self.n_features
+        k = self.n_labels
+        mixing: Mixing = IdentityMixing(torch.zeros(k), torch.zeros(k))
+        if self.mixing == "factor":
+            mixing = FactorMixing(torch.zeros(k, self.n_latent), torch.zeros(k))
+        mean = None
+        if self.n_mean_points:
+            link: Link = "logit" if self.likelihood in ("bernoulli", "independent") else "log"
+            mean = RegressionMean(self.n_mean_points, self.n_mean_stored, self.n_features, k, link=link)
+        return VariationalModel(self._latents(), mixing, self._likelihood(), mean)
+
+    def _latents(self) -> Latents:
+        p, d = self.n_latent, self.n_features
+        if self.latents != "gp":
+            return LinearFunctions(d, p, posterior=_LINEAR_POSTERIORS[self.latents])
         name = self.kernel.removesuffix(_WHITE)
         kernel = _KERNELS[name](self.n_subspace + 1 if self.lengthscales_in == "subspace" else d, p)
-        latents: Latents = SparseGP(
+        latents = SparseGP(
             kernel if name == self.kernel else kernel + WhiteNoise(),
             self._inducing(),
-            _POSTERIORS[self.posterior](p, m),
+            _POSTERIORS[self.posterior](p, self.n_inducing),
             n_functions=p,
             relative_jitter=self.relative_jitter,
         )
-        if self.linear_term:
-            latents = SumLatents([latents, LinearFunctions(d, p, prior_variance=0.1)])
-        mixing = FactorMixing(torch.zeros(self.n_labels, p), torch.zeros(self.n_labels))
-        likelihood = BernoulliLabels(torch.ones(self.n_labels) if self.propensity else None)
-        mean = None
-        if self.n_mean_points:
-            mean = RegressionMean(self.n_mean_points, self.n_mean_stored, d, self.n_labels)
-        return VariationalModel(latents, mixing, likelihood, mean)
+        return SumLatents([latents, LinearFunctions(d, p, prior_variance=0.1)]) if self.linear_term else latents
+
+    def _likelihood(self) -> Likelihood:
+        k = self.n_labels
+        locals_of = {"n_features": self.n_features, "n_classes": k, "n_rows": self.n_local_rows}
+        match self.likelihood:
+            case "bernoulli":
+                return BernoulliLabels(torch.ones(k) if self.propensity else None)
+            case "independent":
+                return IndependentClasses()
+            case "ar-softmax":
+                return AugmentReduceSoftmax(self.local, **locals_of)
+            case "ar-logit":
+                return AugmentReduceLogit(self.local, **locals_of)
+        return _PLAIN_LIKELIHOODS[self.likelihood]()
 
     def _inducing(self) -> InducingInputs:
         m, d, r, s = self.n_inducing, self.n_features, self.n_subspace, self.support_size
@@ -135,6 +213,8 @@ class ModelSettings:
         if self.inducing == "sparse":
             columns = torch.zeros(m, s, dtype=torch.int64)
             return SparseInducingInputs(columns, torch.zeros(m, s), n_features=d, learn=learn, normalise=normalise)
+        if self.inducing == "separate":
+            return SeparateInducingInputs(torch.zeros(self.n_latent, m, d), learn=learn, normalise=normalise)
         if self.inducing == "free":
             return FreeInducingInputs(torch.zeros(m, d), learn=learn, normalise=normalise)
         return SubspaceInducingInputs(

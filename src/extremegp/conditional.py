@@ -25,7 +25,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from extremegp.latents.base import Marginals
-from extremegp.mixing import FactorMixing
+from extremegp.mixing import Mixing
 
 _TOLERANCE = 1e-10
 _MAX_STEPS = 100
@@ -69,7 +69,7 @@ class Mode(NamedTuple):
 @torch.no_grad()
 def utilities_given(
     latents: Marginals,
-    mixing: FactorMixing,
+    mixing: Mixing,
     given: scipy.sparse.csr_matrix,
     noise: InstanceNoise,
     *,
@@ -80,7 +80,7 @@ def utilities_given(
     The variance of a utility is that of the functions, Phi_k diag(v) Phi_k', reduced by the share of its variance under
     V that the known labels take away. Without noise this is Laplace's approximation itself; with noise, probabilities
     stay what training calibrated where nothing is known. Rows without known labels come out as from
-    `FactorMixing.utilities`, to the bit.
+    `Mixing.utilities`, to the bit.
 
     Args:
         latents: marginals of the P latent functions, without the known labels.
@@ -106,7 +106,7 @@ def utilities_given(
 
 @torch.no_grad()
 def mean_utilities_given(
-    latents: Marginals, mixing: FactorMixing, given: scipy.sparse.csr_matrix, noise: InstanceNoise
+    latents: Marginals, mixing: Mixing, given: scipy.sparse.csr_matrix, noise: InstanceNoise
 ) -> Float[Tensor, "B K"]:
     """The means of `utilities_given` alone, where variances are not needed."""
     mean = latents.mean.clone()
@@ -183,7 +183,7 @@ class _Known:
     def __init__(
         self,
         latents: Marginals,
-        mixing: FactorMixing,
+        mixing: Mixing,
         rows: Int[Tensor, " G"],
         labels: Int[Tensor, "G O"],
         signs: Float[Tensor, "G O"],
@@ -205,7 +205,7 @@ class _Known:
         """V Phi_O' g, by which the means of the latent functions move."""
         return self._covariance_times(torch.matmul(self.mode.gradient[:, None], self.loadings)).squeeze(1)
 
-    def reduce(self, ratio: Float[Tensor, "B K"], mixing: FactorMixing) -> None:
+    def reduce(self, ratio: Float[Tensor, "B K"], mixing: Mixing) -> None:
         """Set the rows of `ratio` to the share of the variance of every utility that is left."""
         scale = self.mode.curvature.sqrt()[..., None]
         right = scale * self._covariance_times(self.loadings)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
@@ -34,7 +35,7 @@ class InducingInputs(nn.Module, ABC):
         """What kernels compare inputs with."""
 
     @abstractmethod
-    def forward(self) -> Float[Tensor, "M D"]:
+    def forward(self) -> Float[Tensor, "*P M D"]:
         """Z itself, dense: for small D and for looking at."""
 
     @abstractmethod
@@ -88,6 +89,64 @@ class FreeInducingInputs(InducingInputs):
 
     def norms(self) -> Tensor:
         return _norms(self.transposed, dim=0)
+
+
+class SeparateInducingInputs(InducingInputs):
+    """M points for each of P latent functions, anywhere in the input space: T 3.24's Z_k, P M D parameters.
+
+    Args:
+        start: their start, P x M x D.
+        learn: whether they are learnt.
+        normalise: keep every point at unit norm.
+    """
+
+    per_function: ClassVar[Mapping[str, int]] = {"transposed": 1}
+
+    def __init__(self, start: Float[Tensor, "P M D"], *, learn: bool = True, normalise: bool = True) -> None:
+        super().__init__()
+        self.transposed = nn.Parameter(start.movedim(2, 0).contiguous(), requires_grad=learn)
+        self.normalise = normalise
+        if not start.is_meta:
+            self.project()
+
+    def __len__(self) -> int:
+        return self.transposed.shape[2]
+
+    def points(self) -> Points:
+        return _SeparatePoints(self.transposed)
+
+    def forward(self) -> Float[Tensor, "P M D"]:
+        return self.transposed.movedim(0, 2)
+
+    def coordinates(self) -> nn.Parameter:
+        return self.transposed
+
+    def norms(self) -> Tensor:
+        return _norms(self.transposed, dim=0)
+
+
+class _SeparatePoints(Points):
+    def __init__(self, transposed: Float[Tensor, "D P M"]) -> None:
+        self.transposed, self.dtype, self.device = transposed, transposed.dtype, transposed.device
+
+    def __len__(self) -> int:
+        return self.transposed.shape[2]
+
+    def inner_products(self, weights: Tensor) -> InnerProducts:
+        return _SeparateProducts(self.transposed, weights)
+
+
+class _SeparateProducts(InnerProducts):
+    def __init__(self, transposed: Float[Tensor, "D P M"], weights: Tensor) -> None:
+        self.weights = weights
+        self.weighted = transposed * weights[:, None, None]
+        z = transposed.movedim(1, 0).double()
+        self.gram = z.mT @ self.weighted.movedim(1, 0).double()
+
+    def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
+        # One product with the points of all functions side by side.
+        product = matmul(x, self.weighted.flatten(1))
+        return product.reshape(-1, *self.weighted.shape[1:]).movedim(1, 0), weighted_square_norms(x, self.weights)
 
 
 class SubspaceInducingInputs(InducingInputs):

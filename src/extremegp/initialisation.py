@@ -14,7 +14,14 @@ from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
-from extremegp.inducing import InducingInputs, SparseInducingInputs, SubspaceInducingInputs
+from extremegp.inducing import (
+    InducingInputs,
+    SeparateInducingInputs,
+    SparseInducingInputs,
+    SubspaceInducingInputs,
+)
+from extremegp.likelihoods import BernoulliLabels, ClassLikelihood
+from extremegp.mixing import FactorMixing
 from extremegp.model import VariationalModel
 from extremegp.regression import fit_regression
 
@@ -36,9 +43,9 @@ def initialise(
 ) -> NDArray[np.float32] | None:
     """Start a model from its training data, in place.
 
-    Inducing inputs are centres of the inputs or random inputs, biases the log-odds of the label frequencies, loadings
-    N(0, 1/P) or principal directions of the labels. A subspace is that of the leading right-singular vectors of the
-    inputs (T 2.5).
+    Inducing inputs are centres of the inputs or random inputs, biases the log-odds of the label frequencies (their
+    logarithms for one class out of K), loadings N(0, 1/P) or principal directions of the labels. A subspace is that of
+    the leading right-singular vectors of the inputs (T 2.5).
 
     Args:
         model: as `ModelSettings.build` makes it.
@@ -55,32 +62,44 @@ def initialise(
         N x K): what training takes for `mean_logits`.
     """
     for module in model.latents.modules():
-        if isinstance(module, InducingInputs):
+        if isinstance(module, SeparateInducingInputs):
+            _start_separate(module, x, y, inducing_start, rng)
+        elif isinstance(module, InducingInputs):
             _start_inducing(module, x, inducing_start, rng)
-    mixing = model.mixing
-    n_rows, n_latent = x.shape[0], mixing.loadings.shape[1]
+    mixing, n_rows = model.mixing, x.shape[0]
     frequency = recorded = np.asarray(y.sum(axis=0), dtype=np.float64).ravel() / n_rows
     if propensities is not None:
+        assert isinstance(model.likelihood, BernoulliLabels)
         assert model.likelihood.propensities is not None
         _fill(model.likelihood.propensities, propensities)
         frequency = recorded / propensities
-    log_odds = _log_odds(frequency, n_rows)
-    logits = None
+    start = _log_frequency if isinstance(model.likelihood, ClassLikelihood) else _log_odds
+    bias, logits = start(frequency, n_rows), None
     if model.mean_function is not None:
-        fitted = fit_regression(x, y, rng=rng)
-        model.mean_function.load_state_dict(fitted.mean.state_dict())
+        of_mean = model.mean_function
+        n_points = len(of_mean.coefficients)
+        fitted = fit_regression(x, y, rng=rng, link=of_mean.link, n_points=n_points)
+        of_mean.load_state_dict(fitted.mean.state_dict())
         logits = fitted.logits
         # The regression starts from the recorded frequencies itself.
-        log_odds -= _log_odds(recorded, n_rows)
-    _fill(mixing.bias, log_odds)
+        bias -= start(recorded, n_rows)
+    _fill(mixing.bias, bias)
+    if not isinstance(mixing, FactorMixing):
+        return logits
+    n_latent = mixing.loadings.shape[1]
     if loadings_start == "spectral":
         _fill(mixing.loadings, _principal_loadings(y, n_latent, rng))
         return logits
     # In blocks, for the draws are float64 and a wide model should not need several times its own memory to start.
-    for start in range(0, mixing.n_labels, 1 << 16):
-        rows = mixing.loadings[start : start + (1 << 16)]
+    for start_row in range(0, mixing.n_labels, 1 << 16):
+        rows = mixing.loadings[start_row : start_row + (1 << 16)]
         _fill(rows, rng.normal(scale=1.0 / np.sqrt(n_latent), size=rows.shape))
     return logits
+
+
+def _log_frequency(frequency: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    """Logarithms of frequencies, finite for classes of no row."""
+    return np.asarray(np.log(np.maximum(frequency, 0.5 / n_rows)))
 
 
 def _log_odds(frequency: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
@@ -131,6 +150,25 @@ def _start_inducing(
     # Rows of a subspace's A have the norms of those of A Xt, as the basis is orthonormal.
     centres = normalize(centres) if inducing.normalise else centres
     _fill(inducing.coordinates(), centres if isinstance(inducing, SubspaceInducingInputs) else centres.T)
+
+
+def _start_separate(
+    inducing: SeparateInducingInputs,
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    how: Literal["kmeans", "rows"],
+    rng: np.random.Generator,
+) -> None:
+    """Every class starts from its own rows (T 3.8.3), with rows of others where it has fewer than inducing inputs."""
+    size, by_class = len(inducing), y.tocsc()
+    for k in range(y.shape[1]):
+        own = by_class.indices[by_class.indptr[k] : by_class.indptr[k + 1]]
+        others = rng.choice(x.shape[0], size=max(0, size - len(own)), replace=False)
+        rows = x[np.concatenate([own, others])]
+        centres = _distinct(
+            _centres(rows, size, rng) if how == "kmeans" else _dense(_random_rows(rows, size, rng)), rng
+        )
+        _fill(inducing.transposed[:, k], (normalize(centres) if inducing.normalise else centres).T)
 
 
 def _dense(rows: Matrix) -> NDArray[np.float32]:

@@ -22,7 +22,7 @@ from torch import Tensor
 from extremegp.conditional import InstanceNoise, find_mode
 from extremegp.latents.base import Marginals
 from extremegp.likelihoods.expectations import softplus_moments
-from extremegp.mixing import FactorMixing
+from extremegp.mixing import Mixing
 
 _BATCH = 256
 _PASSES = 40
@@ -37,7 +37,7 @@ _LEAST_PROBABILITY = 1e-6
 
 def estimate_instance_noise(
     latents: Marginals,
-    mixing: FactorMixing,
+    mixing: Mixing,
     y: scipy.sparse.csr_matrix,
     *,
     rng: np.random.Generator,

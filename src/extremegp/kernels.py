@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import ClassVar, Literal
 
 import torch
@@ -21,13 +21,16 @@ from extremegp.sparse import Inputs, matmul, weighted_square_norms
 
 
 class InnerProducts(ABC):
-    """Weighted inner products of a set of points z with themselves, and with any inputs x."""
+    """Weighted inner products of a set of points z with themselves, and with any inputs x.
 
-    gram: Float[Tensor, "M M"]
+    Where each of P latent functions has points of its own, those with z have a leading dimension P.
+    """
+
+    gram: Float[Tensor, "*P M M"]
     """z_i.z_j in float64."""
 
     @abstractmethod
-    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "B M"], Float[Tensor, " B"]]:
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, " B"]]:
         """x_i.z_j and x_i.x_i, in the dtype of the inputs."""
 
 
@@ -141,12 +144,12 @@ class _InnerProductAt(KernelAt):
         self.products = z.inner_products(kernel.weights(z.dtype))
 
     def gram(self) -> Float[Tensor, "*P M M"]:
-        norms = self.products.gram.diagonal()
-        return self.kernel.from_products(self.products.gram, norms.unsqueeze(-1), norms)
+        norms = self.products.gram.diagonal(dim1=-2, dim2=-1)
+        return self.kernel.from_products(self.products.gram, norms.unsqueeze(-1), norms.unsqueeze(-2))
 
     def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*P B"]]:
         xz, xx = self.products(x)
-        zz = self.products.gram.diagonal().to(x.dtype)
+        zz = self.products.gram.diagonal(dim1=-2, dim2=-1).unsqueeze(-2).to(x.dtype)
         return self.kernel.from_products(xz, xx.unsqueeze(-1), zz), self.kernel.from_products(xx, xx, xx)
 
 
@@ -198,6 +201,8 @@ class SquaredExponentialPerLatent(InnerProductKernel):
         n_functions: P.
     """
 
+    per_function: ClassVar[Mapping[str, int]] = {"log_weights": 0}
+
     def __init__(self, weight: float = 1.0, *, n_functions: int) -> None:
         super().__init__(weight, n_features=n_functions)
 
@@ -205,7 +210,8 @@ class SquaredExponentialPerLatent(InnerProductKernel):
         return self.log_weights.new_ones(1, dtype=dtype)
 
     def from_products(self, xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
-        weights = self.log_weights.to(xz.dtype).exp().reshape(-1, *[1] * xz.ndim)
+        # Inner products with points that each function has of its own come with the dimension P already.
+        weights = self.log_weights.to(xz.dtype).exp().reshape(-1, *[1] * min(xz.ndim, 2))
         return (weights * (xz - 0.5 * (xx + zz)).clamp(max=0.0)).exp()
 
 

@@ -94,7 +94,9 @@ class _WeightedGram(torch.autograd.Function):
         for block in _blocks(len(stored)):
             part = torch.mul(stored[block], _block_weights(weights, block), out=weighted[block])
             if exact:
-                gram.addmm_(part.T.double(), stored[block].double())
+                # Not of `part`, whose rounding would leave the Gram matrix neither symmetric nor positive.
+                double = stored[block].double()
+                gram.addmm_(double.T, double * _block_weights(weights, block).double())
             else:
                 gram += part.T @ stored[block]
         return weighted.T, gram

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
@@ -25,9 +26,11 @@ class Posterior(nn.Module, ABC):
 
     Attributes:
         needs_float64: whether L^-1 must come in float64 whatever the dtype of the rest.
+        per_function: the parameters that have a row for each function, and its dimension.
     """
 
     needs_float64: ClassVar[bool] = False
+    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0}
 
     def condition(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, "*P M M"]:
         """What depends on L^-1 alone."""
@@ -94,6 +97,8 @@ class SharedBasis(Posterior):
         variance: start of every d_pj.
     """
 
+    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "log_scales": 0}
+
     def __init__(self, n_functions: int, n_inducing: int, *, variance: float = 0.25) -> None:
         super().__init__()
         self.q_mean = _start_mean(n_functions, n_inducing)
@@ -127,6 +132,8 @@ class SharedBasis(Posterior):
 class MeanField(Posterior):
     """v_p ~ N(w_p, diag(d_p)). Arguments as `SharedBasis`."""
 
+    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "log_scales": 0}
+
     def __init__(self, n_functions: int, n_inducing: int, *, variance: float = 0.25) -> None:
         super().__init__()
         self.q_mean = _start_mean(n_functions, n_inducing)
@@ -159,6 +166,8 @@ class Full(Posterior):
         whitened: whether mean and factor are those of v (True) or of u itself (False, as in the papers).
         variance: start of the diagonal of L_p L_p'.
     """
+
+    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "raw_factors": 0}
 
     def __init__(self, n_functions: int, n_inducing: int, *, whitened: bool = True, variance: float = 0.25) -> None:
         super().__init__()
@@ -224,6 +233,7 @@ class Parsimonious(Posterior):
     """
 
     needs_float64 = True
+    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "log_noise": 0}
 
     def __init__(self, n_functions: int, n_inducing: int, *, noise: float = 1.0) -> None:
         super().__init__()

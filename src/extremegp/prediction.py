@@ -16,8 +16,9 @@ from extremegp.data import FloatCSR, LabelSpace, check_inputs
 from extremegp.data.validation import entry_position
 from extremegp.errors import DataError
 from extremegp.latents import Marginals
+from extremegp.likelihoods import BernoulliLabels
 from extremegp.model import VariationalModel
-from extremegp.sparse import row_block
+from extremegp.sparse import SparseRows, row_block
 
 _BLOCK_ELEMENTS = 1 << 22
 
@@ -100,19 +101,20 @@ class Predictor:
         self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
     ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
         """What labels are ranked by and how likely they are, from one pass, with the rows they belong to."""
-        mixing = self._model.mixing
+        mixing, likelihood = self._model.mixing, self._model.likelihood
         for rows, latents in self.latents(x):
             with torch.no_grad():
                 if given is None:
-                    utilities = mixing.utilities(latents)
+                    means, probabilities = likelihood.predict(latents, mixing)
                 else:
-                    variance = self._given_variance
-                    utilities = utilities_given(latents, mixing, given[rows], self._noise, variance=variance)
-                probabilities = self._model.likelihood.probabilities(utilities).cpu().numpy()
-            if given is not None:
-                known = given[rows].tocoo()
-                probabilities[known.row, known.col] = known.data > 0
-            yield rows, utilities.mean.cpu().numpy(), probabilities
+                    assert isinstance(likelihood, BernoulliLabels)
+                    utilities = utilities_given(
+                        latents, mixing, given[rows], self._noise, variance=self._given_variance
+                    )
+                    means, probabilities = utilities.mean, likelihood.probabilities(utilities)
+                    known = SparseRows.from_scipy(given[rows], dtype=means.dtype, device=means.device)
+                    probabilities[known.rows, known.columns] = (known.values > 0).to(means.dtype)
+            yield rows, means.cpu().numpy(), probabilities.cpu().numpy()
 
 
 def check_given(given: Any, n_labels: int, space: LabelSpace | None = None) -> FloatCSR:

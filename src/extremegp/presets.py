@@ -1,14 +1,14 @@
-"""The papers' multi-label methods by name: each is a choice of settings, never code of its own.
+"""The papers' methods by name: each is a choice of settings, never code of its own.
 
-A name is a kernel, then parts that differ from the default, as in the thesis (section 4.5.2): ``ARD``, ``ARD-S-B``,
-``SE-UN-PP``. The papers' plain names stand for the full posterior, which here is the part ``-FP``: without it the
-cheaper shared-basis posterior is used.
+A multi-label name is a kernel, then parts that differ from the default, as in the thesis (section 4.5.2): ``ARD``,
+``ARD-S-B``, ``SE-UN-PP``. The papers' plain names stand for the full posterior, which here is the part ``-FP``: without
+it the cheaper shared-basis posterior is used.
 """
 
 from __future__ import annotations
 
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 
 class PaperFigures(NamedTuple):
@@ -18,20 +18,30 @@ class PaperFigures(NamedTuple):
     precision: tuple[float, float, float]
 
 
-class Preset(NamedTuple):
+class ClassFigures(NamedTuple):
+    """What a paper reports for a method for classes: errors in percent by data set, and where."""
+
+    table: str
+    errors: dict[str, float]
+
+
+Figures = TypeVar("Figures", PaperFigures, ClassFigures)
+
+
+class Preset(NamedTuple, Generic[Figures]):
     """A named method.
 
     Attributes:
-        settings: constructor arguments of `MultiLabelGPClassifier`.
+        settings: constructor arguments of `MultiLabelGPClassifier`, or of `MultiClassGPClassifier`.
         source: the paper's name for it and where it is defined or measured.
         description: one line.
-        figures: what the thesis reports for it, if it does.
+        figures: what the papers report for it, if they do.
     """
 
     settings: MappingProxyType[str, Any]
     source: str
     description: str
-    figures: PaperFigures | None
+    figures: Figures | None
 
 
 KERNELS: dict[str, tuple[dict[str, Any], str, str]] = {
@@ -88,7 +98,7 @@ _FIGURES = {
 }
 
 
-def _preset(kernel: str, inducing: str, posterior: str) -> Preset:
+def _preset(kernel: str, inducing: str, posterior: str) -> Preset[PaperFigures]:
     of_kernel, paper_name, what = KERNELS[kernel]
     of_inducing, how = INDUCING[inducing]
     of_posterior, which = POSTERIORS[posterior]
@@ -102,7 +112,7 @@ def _preset(kernel: str, inducing: str, posterior: str) -> Preset:
     )
 
 
-PRESETS: MappingProxyType[str, Preset] = MappingProxyType(
+PRESETS: MappingProxyType[str, Preset[PaperFigures]] = MappingProxyType(
     {
         kernel + inducing + posterior: _preset(kernel, inducing, posterior)
         for kernel in KERNELS
@@ -111,3 +121,132 @@ PRESETS: MappingProxyType[str, Preset] = MappingProxyType(
     }
 )
 """Every preset by its name, such as ``ARD-FX``."""
+
+
+_GP = {"kernel": "se", "mean_function": "zero", "linear_term": False, "inducing": "free", "mixing": "identity"}
+_OF_THESIS = _GP | {"n_inducing": 100, "posterior": "full"}
+_PAIRS = {"likelihood": "one-vs-each", "class_sampling": "pair"}
+_SAMPLED = {"n_sampled_classes": 0.3, "class_sampling": "uniform"}
+_T2, _T5, _X1, _T26 = "T Table 3.2", "T Table 3.5", "X Table 1", "T Table 4.26"
+
+
+def _x1(mnist: float, fashion: float, bibtex: float, delicious: float) -> ClassFigures:
+    """X Table 1 reports accuracies."""
+    names = ("mnist", "fashion-mnist", "bibtex", "delicious")
+    accuracies = zip(names, (mnist, fashion, bibtex, delicious), strict=True)
+    return ClassFigures(_X1, {name: round(100 - accuracy, 2) for name, accuracy in accuracies})
+
+
+def _class_presets() -> dict[str, Preset[ClassFigures]]:
+    rows: dict[str, tuple[dict[str, Any], str, str, ClassFigures | None]] = {
+        "OVSE-P": (
+            _OF_THESIS | _PAIRS | {"inducing": "separate", "posterior": "parsimonious"},
+            "OVSE-P, thesis section 3.7",
+            "one-vs-each by class pairs, inducing inputs for each class, parsimonious posterior",
+            ClassFigures(_T2, {"mnist": 3.68}),
+        ),
+        "OVSE-F": (
+            _OF_THESIS | _PAIRS | {"inducing": "separate"},
+            "OVSE-F, thesis section 3.7",
+            "one-vs-each by class pairs, inducing inputs for each class, full posterior",
+            ClassFigures(_T2, {"mnist": 3.28}),
+        ),
+        "OVSE-P-SH": (
+            _OF_THESIS | _PAIRS | {"kernel": "se-p-ell", "posterior": "parsimonious"},
+            "OVSE-P-SH, thesis section 3.7",
+            "one-vs-each by class pairs, shared inducing inputs, a lengthscale per class, parsimonious posterior",
+            ClassFigures(_T2, {"mnist": 6.8}),
+        ),
+        "OVSE-F-SH": (
+            _OF_THESIS | _PAIRS,
+            "OVSE-F-SH, thesis section 3.7",
+            "one-vs-each by class pairs, shared inducing inputs, full posterior",
+            ClassFigures(_T2, {"mnist": 4.04}),
+        ),
+        "RM-P": (
+            _OF_THESIS | {"likelihood": "robust-max", "posterior": "parsimonious"},
+            "RM-P, thesis section 3.7",
+            "robust-max, shared inducing inputs, parsimonious posterior",
+            ClassFigures(_T2, {"mnist": 3.9}),
+        ),
+        "RM-F": (
+            _OF_THESIS | {"likelihood": "robust-max"},
+            "RM-F, thesis section 3.7; GP-RM in X section 4.2",
+            "robust-max, shared inducing inputs, full posterior",
+            ClassFigures(_T2, {"mnist": 2.6, "fashion-mnist": 15.2, "bibtex": 76.7, "delicious": 84.1}),
+        ),
+        "OVSE-LIN": (
+            _PAIRS | {"latents": "linear-point"},
+            "OVSE-LIN, thesis equations 3.22-3.23",
+            "one-vs-each by class pairs, linear functions without uncertainty",
+            ClassFigures(_T5, {"mnist": 7.4}),
+        ),
+        "LINEAR-OVE": (
+            {"likelihood": "one-vs-each", "latents": "linear-point"},
+            "Linear OVE, X section 4.2",
+            "one-vs-each, linear functions without uncertainty",
+            _x1(91.9, 84.0, 35.2, 17.7),
+        ),
+        "LINEAR-ARSOFT": (
+            {"likelihood": "ar-softmax", "local": "stored", "latents": "linear-point"},
+            "Linear ARSOFT, X section 4.2",
+            "augment-and-reduce softmax with stored local parameters, linear functions without uncertainty",
+            _x1(92.4, 84.2, 36.1, 18.3),
+        ),
+        "OVE": (
+            _GP | {"likelihood": "one-vs-each", "posterior": "full", "n_sampled_classes": None},
+            "OVE, X section 3.1",
+            "one-vs-each over all classes",
+            _x1(96.8, 87.8, 35.9, 16.4),
+        ),
+        "OVE-SGD": (
+            _GP | _SAMPLED | {"likelihood": "one-vs-each", "posterior": "full"},
+            "OVE-SGD, X equation 11",
+            "one-vs-each over a sample of the classes",
+            _x1(95.9, 86.5, 36.4, 16.0),
+        ),
+        "ARSOFT-AMO": (
+            _GP | _SAMPLED | {"likelihood": "ar-softmax", "local": "amortised", "posterior": "full"},
+            "ARSOFT (AMO), X equations 16-17",
+            "augment-and-reduce softmax over a sample of the classes, local parameters by a network",
+            _x1(96.9, 87.4, 39.4, 16.4),
+        ),
+        "ARSOFT-IL": (
+            _GP | _SAMPLED | {"likelihood": "ar-softmax", "local": "stored", "posterior": "full"},
+            "ARSOFT (IL), X section 3.3",
+            "augment-and-reduce softmax over a sample of the classes, local parameters stored for every row",
+            None,
+        ),
+        "ARLOGIT-AMO": (
+            _GP | _SAMPLED | {"likelihood": "ar-logit", "local": "amortised", "posterior": "full"},
+            "ARLOGIT (AMO), X equation 15",
+            "augment-and-reduce logit over a sample of the classes, local parameters by a network",
+            _x1(96.1, 86.6, 36.8, 16.2),
+        ),
+        "ARLOGIT-IL": (
+            _GP | _SAMPLED | {"likelihood": "ar-logit", "local": "stored", "posterior": "full"},
+            "ARLOGIT (IL), X section 3.3",
+            "augment-and-reduce logit over a sample of the classes, local parameters stored for every row",
+            None,
+        ),
+        "GP-HL": (
+            _GP | {"likelihood": "probit-one-vs-each", "posterior": "full"},
+            "GP-HL, X section 4.2",
+            "one-vs-each with the normal distribution function",
+            _x1(95.8, 86.3, 34.2, 17.5),
+        ),
+        "MLGPF": (
+            _OF_THESIS | {"likelihood": "independent", "mixing": "factor", "n_latent": 20},
+            "MLGPF on classes, thesis section 4.5",
+            "a factor model of 20 functions with a Bernoulli label for each class",
+            ClassFigures(_T26, {"mnist": 3.0}),
+        ),
+    }
+    return {
+        name: Preset(MappingProxyType(settings), source, description, figures)
+        for name, (settings, source, description, figures) in rows.items()
+    }
+
+
+CLASS_PRESETS: MappingProxyType[str, Preset[ClassFigures]] = MappingProxyType(_class_presets())
+"""Every preset of `MultiClassGPClassifier` by its name, such as ``RM-F``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, TypeAlias
 
@@ -108,6 +108,11 @@ def weighted_square_norms(x: Inputs, weights: Float[Tensor, " D"]) -> Float[Tens
     return x.square() @ weights if len(weights) > 1 else x.square().sum(-1) * weights
 
 
+def squared(x: Inputs) -> Inputs:
+    """Every entry squared."""
+    return replace(x, values=x.values.square()) if isinstance(x, SparseRows) else x.square()
+
+
 def row_block(
     matrix: scipy.sparse.csr_matrix | np.ndarray[Any, Any],
     rows: slice | np.ndarray[Any, Any],
@@ -119,4 +124,5 @@ def row_block(
     block = matrix[rows]
     if scipy.sparse.issparse(block):
         return SparseRows.from_scipy(block, dtype=dtype, device=device)
-    return torch.from_numpy(np.ascontiguousarray(block)).to(device=device, dtype=dtype)
+    # What is mapped from a file is read-only, which tensors cannot be.
+    return torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device=device, dtype=dtype)

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import gzip
+import struct
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pytest
+from numpy.typing import NDArray
 from typer.testing import CliRunner
 
 from extremegp.cli import app
 from extremegp.data import write_jsonl, write_xc
 
 N_FEATURES, N_LABELS = 8, 4
+CLASSES = np.array(["ash", "birch", "cedar"])
+QUICK = ("--set", "epochs=20", "--set", "n_inducing=10", "--quiet")
 
 
 class Run:
@@ -72,5 +78,53 @@ def text_model(files: Path, run: Run) -> Path:
     """A model of train.jsonl."""
     folder = files / "text-model"
     result = run("train", files / "train.jsonl", "--out", folder, "--set", "epochs=40", "--quiet")
+    assert (result.exit_code, result.output) == (0, "")
+    return folder
+
+
+def blobs(part: str) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    """Points of the plane around three centres, which no line through the origin has two of, and their centre."""
+    rng = np.random.default_rng({"train": 1, "valid": 2, "test": 3}[part])
+    codes = rng.permutation(np.arange(60 if part == "train" else 24) % 3)
+    points = np.array([[5.0, 1.0], [1.0, 5.0], [-4.0, -4.0]])[codes] + 0.6 * rng.normal(size=(len(codes), 2))
+    return np.round(points, 3).astype(np.float32), codes
+
+
+def write_idx(path: Path, array: NDArray[np.uint8]) -> None:
+    header = struct.pack(f">4B{array.ndim}I", 0, 0, 8, array.ndim, *array.shape)
+    path.write_bytes(gzip.compress(header + array.tobytes()) if path.suffix == ".gz" else header + array.tobytes())
+
+
+@pytest.fixture(scope="session")
+def class_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """`blobs` as train, valid and test in every format, with classes by name and by number."""
+    folder = tmp_path_factory.mktemp("classes")
+    for part in ("train", "valid", "test"):
+        x, codes = blobs(part)
+        stem, names = str(folder / part), CLASSES[codes]
+        np.save(f"{stem}.npy", x)
+        np.save(f"{stem}-names.npy", names)
+        Path(f"{stem}-names.txt").write_text("".join(f"{name}\n" for name in names))
+        Path(f"{stem}-codes.txt").write_text("".join(f"{code}\n" for code in codes))
+        write_idx(Path(f"{stem}-images.idx.gz"), np.uint8(10 * x + 80).reshape(-1, 2, 1))
+        write_idx(Path(f"{stem}-codes.idx"), np.uint8(codes))
+        np.savez(f"{stem}.npz", measured=x, kind=names, other=np.arange(4))
+        frame = pd.DataFrame({"width": x[:, 0], "species": names, "height": x[:, 1]})
+        frame.to_csv(f"{stem}.csv", index=False)
+        frame.to_csv(f"{stem}.tsv.gz", index=False, sep="\t")
+        frame[["height", "species", "width"]].to_parquet(f"{stem}.parquet")
+        rows = [f"{code} 1:{a} 2:{b}\n" for code, (a, b) in zip(codes, x.tolist(), strict=True)]
+        Path(f"{stem}.svm").write_text("".join(rows))
+        write_xc(f"{stem}.txt", x, np.eye(3, dtype=int)[codes])
+        texts = [f"a {name} tree with {name} leaves" for name in names]
+        write_jsonl(f"{stem}.jsonl", texts, [[name] for name in names])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def class_model(class_files: Path, run: Run) -> Path:
+    """A model of train.csv; tests must not change it."""
+    folder = class_files / "model"
+    result = run("train", class_files / "train.csv", "--label-column", "species", "--out", folder, *QUICK)
     assert (result.exit_code, result.output) == (0, "")
     return folder

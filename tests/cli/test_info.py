@@ -16,7 +16,7 @@ from extremegp import datasets
 from extremegp.building import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES
 from extremegp.data import read_xc
 from extremegp.data.debtags import DebtagsDataset
-from extremegp.presets import INDUCING, KERNELS, POSTERIORS, PRESETS
+from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS
 
 
 def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
@@ -33,6 +33,16 @@ def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
 def test_info_is_a_table(model: Path, run: Run) -> None:
     shown = run("info", model).stdout
     for part in ("MultiLabelGPClassifier", "ard", "n_inducing", "green, dark", "tensors.safetensors"):
+        assert part in shown
+
+
+def test_info_describes_classes(class_model: Path, run: Run) -> None:
+    result = json.loads(run("info", class_model, "--json", "-").stdout)
+    assert (result["estimator"], result["n_classes"]) == ("MultiClassGPClassifier", 3)
+    assert result["feature_names"] == ["width", "height"]
+    assert [row["rows"] for row in result["frequent_classes"]] == [20, 20, 20]
+    shown = run("info", class_model).stdout
+    for part in ("likelihood", "softmax", "n_classes", "width, height", "most frequent classes", "cedar"):
         assert part in shown
 
 
@@ -60,7 +70,8 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path, run: Run) -> None:
 
 def test_presets_are_listed(run: Run) -> None:
     listed = json.loads(run("presets", "--json", "-").stdout)
-    assert listed.keys() == PRESETS.keys()
+    assert listed.keys() == PRESETS.keys() | CLASS_PRESETS.keys()
+    assert {name for name, preset in listed.items() if preset["task"] == "multiclass"} == CLASS_PRESETS.keys()
     assert listed["ARD-FX"]["settings"] == {
         "kernel": "ard",
         "linear_term": False,
@@ -77,8 +88,12 @@ def test_presets_are_listed(run: Run) -> None:
         "P@3": 37.68,
         "P@5": 27.79,
     }
+    assert listed["RM-F"]["settings"]["likelihood"] == "robust-max"
+    assert listed["OVSE-F-SH"]["paper"] == {"table": "T Table 3.2", "errors": {"mnist": 4.04}}
+    assert listed["ARSOFT-IL"]["paper"] is None
     shown = run("presets").stdout
-    assert all(part in shown for part in (*KERNELS, *INDUCING, *POSTERIORS))
+    assert all(part in shown for part in (*KERNELS, *INDUCING, *POSTERIORS, *CLASS_PRESETS))
+    assert ["OVE", "3.2", "12.2", "64.1", "83.6", "X", "Table", "1"] in [line.split() for line in shown.splitlines()]
     assert "62.35/37.68/27.79" in shown
     assert run("presets", "--quiet").output == ""
 
@@ -115,6 +130,19 @@ def test_presets_only_hold_parameters_that_exist() -> None:
         assert preset.settings["kernel"] in KERNEL_NAMES
         assert preset.settings["posterior"] in POSTERIOR_NAMES
         assert preset.settings["inducing"] in INDUCING_NAMES
+
+
+def test_every_preset_of_classes_can_be_trained(class_files: Path, tmp_path: Path, run: Run) -> None:
+    known = extremegp.MultiClassGPClassifier().get_params().keys()
+    for name, preset in CLASS_PRESETS.items():
+        assert preset.settings.keys() <= known
+        args = ("--out", tmp_path / name, "--preset", name, "--set", "epochs=1", "--set", "n_inducing=5", "--json", "-")
+        if preset.settings.get("mixing") == "factor":
+            args += ("--set", "n_latent=2")
+        # The preset tells the task of data that could have many labels.
+        result = json.loads(run("train", class_files / "train.svm", *args).stdout)
+        assert result["estimator"] == "MultiClassGPClassifier"
+        assert result["settings"]["likelihood"] == preset.settings.get("likelihood", "softmax")
 
 
 @pytest.fixture

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
-from tests.cli.conftest import N_FEATURES, N_LABELS, Run
+from tests.cli.conftest import CLASSES, N_FEATURES, N_LABELS, Run
 
 import extremegp
 from extremegp.data import read_xc
@@ -217,3 +217,67 @@ def test_known_labels_that_cannot_be_used_are_named(
     line = run.fails("predict", model, files / "test.txt", "--out", out, "--given", given, naming=given.name)
     assert message in line
     assert not out.exists()
+
+
+# One class per row
+
+
+@pytest.mark.parametrize("uncertainty", [False, True])
+def test_classes_come_by_name_most_probable_first(
+    class_files: Path, class_model: Path, tmp_path: Path, run: Run, uncertainty: bool
+) -> None:
+    classifier = extremegp.load(class_model)
+    x = np.load(class_files / "test.npy")
+    p = classifier.predict_proba(x)
+    order = np.argsort(-p, axis=1, kind="stable")[:, :2]
+    parts = np.stack(classifier.predict_uncertainty(x), axis=1)
+    options = ["--uncertainty"] if uncertainty else []
+    keys = ["total", "aleatoric", "epistemic"] if uncertainty else []
+    out = _predict(run, class_model, class_files / "test.npy", tmp_path / "o.jsonl", *options)
+    records = [json.loads(line) for line in out.read_text().splitlines()]
+    assert all(list(record) == ["labels", "probabilities", *keys] for record in records)
+    assert [record["labels"] for record in records] == CLASSES[order].tolist()
+    expected = np.take_along_axis(p, order, axis=1)
+    np.testing.assert_allclose([record["probabilities"] for record in records], expected, rtol=1e-4, atol=1e-7)
+    for suffix, delimiter in ((".csv", ","), (".tsv", "\t")):
+        out = _predict(run, class_model, class_files / "test.csv", tmp_path / f"o{suffix}", *options)
+        header, *lines = csv.reader(out.read_text().splitlines(), delimiter=delimiter)
+        assert header == ["row", "rank", "label", "probability", *keys]
+        assert [line[2] for line in lines] == CLASSES[order].ravel().tolist()
+        if uncertainty:
+            found = np.array([line[4:] for line in lines], dtype=float)
+            np.testing.assert_allclose(found, np.repeat(parts, 2, axis=0), rtol=1e-4, atol=1e-6)
+    if uncertainty:
+        np.testing.assert_allclose([[record[key] for key in keys] for record in records], parts, rtol=1e-4, atol=1e-6)
+
+
+def test_numbers_and_matrices_of_classes_are_in_sorted_order(
+    class_files: Path, class_model: Path, tmp_path: Path, run: Run
+) -> None:
+    p = extremegp.load(class_model).predict_proba(np.load(class_files / "test.npy"))
+    text = _predict(run, class_model, class_files / "test.npy", tmp_path / "o.txt").read_text()
+    assert [int(line.split(":")[0]) for line in text.splitlines()] == p.argmax(axis=1).tolist()
+    out = _predict(run, class_model, class_files / "test.npy", tmp_path / "o.npz", "--top-k", 9)
+    np.testing.assert_allclose(scipy.sparse.load_npz(out).toarray(), p, rtol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("options", "out", "naming"),
+    [
+        (["--given", "known.jsonl"], "o.csv", "--given is for many labels per row, but"),
+        (["--by", "utility"], "o.csv", "--by is for many labels per row, but"),
+        (["--uncertainty"], "o.txt", "--uncertainty needs --out to end in .jsonl, .tsv or .csv"),
+        (["--uncertainty"], "o.npz", "--uncertainty needs --out to end in .jsonl, .tsv or .csv"),
+        (["--x-key", "X"], "o.csv", "--x-key is for .npz files"),
+    ],
+)
+def test_options_that_classes_have_no_use_for_are_named(
+    class_files: Path, class_model: Path, tmp_path: Path, run: Run, options: list[str], out: str, naming: str
+) -> None:
+    run.fails("predict", class_model, class_files / "test.npy", "--out", tmp_path / out, *options, naming=naming)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_many_labels_have_no_uncertainty_of_the_class(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
+    args = ("predict", model, files / "test.txt", "--out", tmp_path / "o.csv", "--uncertainty")
+    run.fails(*args, naming="--uncertainty is for one class per row")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
@@ -220,6 +221,38 @@ def test_ctrl_c_saves_and_resumes_to_the_same_bits(files: Path, tmp_path: Path, 
     assert str(process.checkpoint) in stopped.stderr
     assert process.finished().returncode == 0
     assert _tensors(tmp_path / "model") == uninterrupted
+
+
+def test_a_model_of_classes_resumes_to_the_same_bits(class_files: Path, tmp_path: Path) -> None:
+    options = ("--label-column", "species", "--valid", str(class_files / "valid.csv"))
+    whole = _Process(class_files / "train.csv", tmp_path / "whole", *options)
+    assert whole.finished().returncode == 0
+    process = _Process(class_files / "train.csv", tmp_path / "model", *options)
+    assert process.interrupted(signal.SIGINT).returncode == 130
+    result = process.finished()
+    assert (result.returncode, f"resuming from {process.checkpoint}" in result.stderr) == (0, True)
+    for name in ("tensors.safetensors", "config.json"):
+        first, second = ((tmp_path / model / name).read_text("latin-1") for model in ("whole", "model"))
+        # The seconds that training took are no part of the model.
+        assert re.sub(r'"seconds": [0-9.e-]+', "", first) == re.sub(r'"seconds": [0-9.e-]+', "", second)
+
+
+def test_the_summary_of_classes_names_their_accuracy(class_files: Path, tmp_path: Path, run: Run) -> None:
+    args = ("train", class_files / "train.npz", "--x-key", "measured", "--y-key", "kind")
+    args += ("--valid", class_files / "valid.npz", "--set", "epochs=5")
+    result = run(*args, "--out", tmp_path / "model", "--json", tmp_path / "result.json")
+    for part in (
+        "classes",
+        "likelihood",
+        "softmax",
+        "validation accuracy %",
+        "TEST_DATA --x-key measured --y-key kind",
+    ):
+        assert part in result.stdout
+    written = json.loads((tmp_path / "result.json").read_text())
+    history = extremegp.load(tmp_path / "model").history_
+    assert (written["n_rows"], written["n_features"], written["n_classes"]) == (60, 2, 3)
+    assert written["validation_accuracy"] == max(record["validation_accuracy"] for record in history)
 
 
 def test_a_checkpoint_of_another_run_is_refused_and_fresh_discards_it(

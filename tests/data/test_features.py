@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from extremegp.data.features import Features, make_features
+from extremegp.data.features import Features, make_features, suited_features
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
 rng = np.random.default_rng(0)
@@ -20,7 +20,15 @@ TEXTS = [
     "functions, functions and functions!",
     "nothing in common here",
 ]
-FITTED_ON: dict[Any, Any] = {"raw": COUNTS, "unit": COUNTS, "tfidf": COUNTS, "text": TEXTS}
+FITTED_ON: dict[Any, Any] = {
+    "raw": COUNTS,
+    "unit": COUNTS,
+    "tfidf": COUNTS,
+    "text": TEXTS,
+    "scale": COUNTS,
+    "root": COUNTS,
+    "standard": COUNTS,
+}
 
 
 def tfidf_reference(train: np.ndarray, X: np.ndarray) -> np.ndarray:
@@ -151,7 +159,7 @@ def test_bad_texts_are_refused(X: Any, problem: str) -> None:
 
 
 def test_unknown_kinds_are_refused() -> None:
-    with pytest.raises(SettingsError, match="raw, unit, tfidf, text, not 'bm25'"):
+    with pytest.raises(SettingsError, match="raw, unit, tfidf, text, scale, root, standard, not 'bm25'"):
         make_features("bm25")  # type: ignore[arg-type]
 
 
@@ -198,3 +206,66 @@ def test_altered_state_is_refused(config: Any, arrays: Any) -> None:
 def test_the_state_that_the_altered_ones_vary_is_sound() -> None:
     assert Features.from_state(TEXT, {"words": WORDS, "idf": IDF}).transform(["b1 c1"]).nnz == 2
     assert Features.from_state({"kind": "tfidf", "n_features": 5}, {"idf": IDF}).n_features_in == 5
+
+
+def _mean_square_distance(X: np.ndarray) -> float:
+    return float(np.mean((X[:, None] - X[None]) ** 2) * X.shape[1])
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
+@pytest.mark.parametrize("factor", [1e-3, 1.0, 255.0])
+def test_scaling_divides_all_features_by_one_number_that_puts_rows_at_a_squared_distance_of_two(
+    make: Any, factor: float
+) -> None:
+    step = make_features("scale").fit(make(factor * COUNTS))
+    scaled = step.transform(make(factor * COUNTS))
+    dense = scaled if make is np.asarray else scaled.toarray()
+    assert _mean_square_distance(dense) == pytest.approx(2, rel=1e-4)
+    gaps = dense - dense[:1]
+    np.testing.assert_allclose(gaps / gaps.max(), (COUNTS - COUNTS[:1]) / (COUNTS - COUNTS[:1]).max(), atol=1e-5)
+    np.testing.assert_allclose(dense.mean(axis=0) * (make is np.asarray), 0, atol=1e-6)
+
+
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
+def test_roots_are_scaled_and_negative_values_refused(make: Any) -> None:
+    rooted = make_features("root").fit(make(COUNTS)).transform(make(COUNTS))
+    expected = make_features("scale").fit(np.sqrt(COUNTS)).transform(np.sqrt(COUNTS))
+    if make is not np.asarray:
+        rooted, expected = (
+            rooted.toarray(),
+            make_features("scale").fit(make(np.sqrt(COUNTS))).transform(make(np.sqrt(COUNTS))).toarray(),
+        )
+    np.testing.assert_allclose(rooted, expected, rtol=1e-6)
+    with pytest.raises(DataError, match="square roots, but X holds -1"):
+        make_features("root").fit(make(np.array([[1.0, -1.0], [2.0, 3.0]])))
+
+
+def test_standard_features_have_mean_zero_and_one_variance_and_constants_vanish() -> None:
+    X = np.random.default_rng(0).normal(size=(50, 4)) * [1, 10, 100, 0] + [0, 5, -70, 3e4]
+    step = make_features("standard").fit(X)
+    standard = step.transform(X)
+    np.testing.assert_allclose(standard.mean(axis=0), 0, atol=1e-5)
+    np.testing.assert_allclose(standard.std(axis=0), [1 / np.sqrt(3)] * 3 + [0], rtol=1e-4, atol=1e-7)
+    assert _mean_square_distance(standard) == pytest.approx(2, rel=1e-4)
+
+
+def test_standard_features_of_sparse_data_keep_its_zeros() -> None:
+    step = make_features("standard").fit(sparse.csr_matrix(COUNTS))
+    standard = step.transform(sparse.csr_matrix(COUNTS))
+    assert standard.nnz == sparse.csr_matrix(COUNTS).nnz
+    np.testing.assert_allclose(standard.toarray().std(axis=0), 1 / np.sqrt(COUNTS.shape[1]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["scale", "standard"])
+def test_data_without_variance_stay_finite(kind: Any) -> None:
+    X = np.full((3, 2), 7.0)
+    assert np.isfinite(make_features(kind).fit(X).transform(X)).all()
+
+
+def test_the_step_that_suits_data_follows_from_their_form_and_scales() -> None:
+    pixels = np.random.default_rng(0).integers(0, 256, size=(30, 9))
+    assert suited_features(sparse.csr_matrix(COUNTS)) == "unit"
+    assert suited_features(pixels) == "root"
+    assert suited_features(pixels - 10) == "standard"
+    assert suited_features(pixels + 100) == "standard"
+    assert suited_features(np.stack([np.arange(9), 1e4 * np.arange(9), np.arange(9) / 50], axis=1)) == "standard"

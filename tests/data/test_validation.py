@@ -71,6 +71,12 @@ def test_large_values_that_cancel_or_overflow_in_the_sum_are_accepted() -> None:
     np.testing.assert_array_equal(check_inputs(X), X)
 
 
+@pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
+def test_infinities_of_both_signs_are_refused_without_a_warning(make: Any) -> None:
+    with pytest.raises(DataError, match=r"infinity.* at row 0, column 1"):
+        check_inputs(make([[1, np.inf], [-np.inf, 1]]))
+
+
 def test_a_sum_of_duplicates_beyond_float32_is_refused() -> None:
     X = sparse.coo_matrix(([3e38, 3e38], ([1, 1], [2, 2])), shape=(3, 4))
     with pytest.raises(DataError, match=r"inf.*row 1, column 2"):

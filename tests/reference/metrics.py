@@ -99,3 +99,37 @@ def calibration_error(true: Sequence[int], probabilities: Sequence[float], n_bin
             confidence = sum(p for _, p in inside) / len(inside)
             total += len(inside) * abs(frequency - confidence)
     return total / len(probabilities)
+
+
+def classification(truth: Sequence[int], probabilities: NDArray, n_bins: int, ks: Sequence[int]) -> dict[str, float]:
+    """Metrics of one class per row; class -1 is one never seen."""
+    n_rows, n_classes = probabilities.shape
+    ranked = [top_labels(row.astype(np.float32), n_classes) for row in probabilities]
+    predicted = [order[0] for order in ranked]
+    nlpd = brier = 0.0
+    for c, row in zip(truth, probabilities.astype(np.float64), strict=True):
+        nlpd -= math.log(max(row[c] if c >= 0 else 0.0, 2.0**-149))
+        brier += sum((p - (label == c)) ** 2 for label, p in enumerate(row)) + (c == -1)
+    recalls, f1s = [], []
+    for label in sorted(set(truth) - {-1}):
+        hits = sum(c == label == found for c, found in zip(truth, predicted, strict=True))
+        recall, precision = hits / list(truth).count(label), hits / max(1, predicted.count(label))
+        recalls.append(recall)
+        f1s.append(2 * recall * precision / (recall + precision) if hits else 0.0)
+    right = [int(c == found) for c, found in zip(truth, predicted, strict=True)]
+    n_present = max(1, len(recalls))
+    return {
+        "accuracy": sum(right) / n_rows,
+        "error": 1 - sum(right) / n_rows,
+        **{
+            f"top{k}_accuracy": sum(c in order[:k] for c, order in zip(truth, ranked, strict=True)) / n_rows for k in ks
+        },
+        "nlpd": nlpd / n_rows,
+        "brier": brier / n_rows,
+        "ece": calibration_error(
+            right, [float(row[c]) for c, row in zip(predicted, probabilities, strict=True)], n_bins
+        ),
+        "coverage": sum(recall > 0 for recall in recalls) / n_present,
+        "balanced_accuracy": sum(recalls) / n_present,
+        "macro_f1": sum(f1s) / n_present,
+    }

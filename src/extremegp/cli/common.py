@@ -1,4 +1,4 @@
-"""Options, files and tables that several commands share."""
+"""Options, results and small helpers that several commands share."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 
 import typer
 
@@ -17,21 +17,8 @@ from extremegp.errors import DataError, SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from extremegp.data import Dataset, TextDataset
-    from extremegp.estimators import MultiLabelGPClassifier
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
 
-FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl"]
-
-FormatOption = Annotated[
-    FormatName,
-    typer.Option(
-        "--format",
-        help="Format of the data: 'xc' (a header 'N D K', then rows 'l1,l2 f:v f:v', counted from 0), 'svmlight' (such "
-        "rows without header; features count from 1 unless a feature 0 occurs) or 'jsonl' (lines like "
-        '{"text": "...", "labels": ["a"]}); \'auto\' looks at the suffix and the first line. Files may be compressed '
-        "(.gz, .bz2, .xz, .zst).",
-    ),
-]
 JsonOption = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON to a file; '-' is standard output, alone."),
@@ -133,64 +120,51 @@ def duration(text: str) -> float:
     return value
 
 
-def load_model(folder: Path) -> MultiLabelGPClassifier:
+def load_model(folder: Path) -> MultiLabelGPClassifier | MultiClassGPClassifier:
     """The model in a folder.
 
     Raises:
         ModelFormatError: it is no intact model of this version.
     """
     from extremegp.errors import ModelFormatError
-    from extremegp.estimators import MultiLabelGPClassifier, load
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, load
 
     model = load(folder)
-    if not isinstance(model, MultiLabelGPClassifier):
+    if not isinstance(model, (MultiLabelGPClassifier, MultiClassGPClassifier)):
         raise ModelFormatError(f"{folder}: a {type(model).__name__}, which this command cannot use")
     return model
 
 
-def read_for(
-    model: MultiLabelGPClassifier, path: Path, format: FormatName, *, labels: bool
-) -> tuple[Any, Any, Dataset | TextDataset]:
-    """Data for a trained model: inputs that it accepts, labels or None, and the data as read.
+def label_names(model: MultiLabelGPClassifier | MultiClassGPClassifier) -> list[str]:
+    """The K names of the labels or classes; their numbers where they have none."""
+    return [str(name) for name in model.classes_]
 
-    Args:
-        model: the model.
-        path: the file.
-        format: its format.
-        labels: whether its labels will be used.
+
+def only_for_labels(options: dict[str, Any], model: Path) -> None:
+    """Refuse options that a model of one class per row has no use for.
 
     Raises:
-        DataError: the file cannot be read, or is not for this model; names the file.
+        SettingsError: one was given.
     """
-    from extremegp.data import TextDataset, read_dataset, recognise_format
-
-    settings, kind = model.settings_, model.features_.kind
-    if format == "auto":
-        format = recognise_format(path)
-    if (format == "jsonl") != (kind == "text"):
-        wanted = "texts (jsonl)" if kind == "text" else "feature vectors (xc or svmlight)"
-        raise DataError(f"holds {format} data, but the model was trained on {wanted}", path=path)
-    svmlight = format == "svmlight"
-    data = read_dataset(
-        path,
-        format,
-        n_features=settings.n_features if svmlight else None,
-        n_labels=settings.n_labels if svmlight and labels else None,
-    )
-    if isinstance(data, TextDataset):
-        return data.texts, data.labels, data
-    for what, found, wanted_size in (
-        ("features", data.X.shape[1], settings.n_features),
-        ("labels", data.Y.shape[1] if labels else settings.n_labels, settings.n_labels),
-    ):
-        if found != wanted_size:
-            raise DataError(f"has {found} {what}, but the model has {wanted_size}", path=path)
-    return data.X, data.Y, data
+    for option, value in options.items():
+        if value is not None:
+            raise SettingsError(f"{option} is for many labels per row, but {model} is for one class per row")
 
 
-def label_names(model: MultiLabelGPClassifier) -> list[str]:
-    """The K names of the labels; their numbers where they have none."""
-    return [str(name) for name in model.classes_]
+class Words(NamedTuple):
+    """What a model's score on validation rows is called, and what it has K of: one, and many."""
+
+    score: str
+    label: str
+    labels: str
+
+
+def words_for(model: MultiLabelGPClassifier | MultiClassGPClassifier) -> Words:
+    """The words of a model's task."""
+    from extremegp.estimators import MultiClassGPClassifier
+
+    classes = isinstance(model, MultiClassGPClassifier)
+    return Words("accuracy", "class", "classes") if classes else Words("P@1", "label", "labels")
 
 
 def percent(fraction: float) -> str:

@@ -10,70 +10,130 @@ from typing import Annotated, Any, Literal
 import typer
 
 from extremegp.cli.common import (
-    FormatOption,
     JsonOption,
     ModelArgument,
     QuietOption,
     Report,
+    check_output,
     load_model,
+    only_for_labels,
     percent,
-    read_for,
 )
-from extremegp.errors import DataError, SettingsError
+from extremegp.cli.inputs import (
+    FirstLabelOption,
+    FormatOption,
+    Known,
+    LabelColumnOption,
+    LabelsOption,
+    Source,
+    XKeyOption,
+    YKeyOption,
+    read,
+)
+from extremegp.errors import SettingsError
 
 
 def evaluate(
     model: ModelArgument,
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Labelled data that the model was not trained on.")],
+    labels: LabelsOption = None,
     format: FormatOption = "auto",
+    x_key: XKeyOption = None,
+    y_key: YKeyOption = None,
+    label_column: LabelColumnOption = None,
+    first_label: FirstLabelOption = False,
     ks: Annotated[str, typer.Option("--ks", metavar="K,K,...", help="Ranks to evaluate at.")] = "1,3,5",
     propensity: Annotated[
-        str,
+        str | None,
         typer.Option(
             "--propensity",
             metavar="NAME|A,B",
             help="Propensities of the PSP metrics: 'default' (0.55,1.5), 'wikipedia' (0.5,0.4), 'amazon' (0.6,2.6), or "
-            "two numbers; with the label counts of the training data.",
+            "two numbers; with the label counts of the training data. For many labels per row.",
         ),
-    ] = "default",
+    ] = None,
     by: Annotated[
-        Literal["probability", "utility"],
-        typer.Option("--by", help="Rank by probability, or by mean utility as in the papers."),
-    ] = "probability",
+        Literal["probability", "utility"] | None,
+        typer.Option(
+            "--by",
+            help="Rank by probability, the default, or by mean utility as in the papers. For many labels per row.",
+        ),
+    ] = None,
+    per_class: Annotated[
+        Path | None,
+        typer.Option(
+            "--per-class",
+            metavar="FILE",
+            help="Write a line per class to a .csv or .tsv file: class, support, predicted, precision, recall, f1. For "
+            "one class per row.",
+        ),
+    ] = None,
+    plot: Annotated[
+        Path | None,
+        typer.Option(
+            "--plot",
+            metavar="FILE",
+            help="Draw the reliability diagram of the predicted classes to a .png, .svg or .pdf file. For one class "
+            "per row.",
+        ),
+    ] = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
     """Measure a model on labelled data.
 
-    Ranking metrics order labels by probability: P@k, nDCG@k, recall R@k,
-    macro_R@k (averaged over labels), propensity-scored PSP@k and PSnDCG@k (Jain
-    et al. 2016), and the parts of tail labels (under 10 training rows).
-    Probability metrics: log_loss (nats per row, summed over labels), brier
-    (per row, summed over labels), and calibration errors over all labels (ece)
-    and over each row's 10 best (ece_top).
+    Of many labels per row, ranking metrics order labels by probability: P@k,
+    nDCG@k, recall R@k, macro_R@k (averaged over labels), propensity-scored PSP@k
+    and PSnDCG@k (Jain et al. 2016), and the parts of tail labels (under 10
+    training rows). Probability metrics: log_loss (nats per row, summed over
+    labels), brier (per row, summed over labels), and calibration errors over all
+    labels (ece) and over each row's 10 best (ece_top).
 
-    The table shows ranking metrics in percent, as the papers do; in the JSON they
-    are fractions from 0 to 1.
+    Of one class per row: accuracy, error, top3_accuracy and so on (--ks), nlpd
+    (nats per row), brier, ece of the predicted class, and over the classes that
+    occur their balanced_accuracy (mean recall), macro_f1 and coverage (the share
+    with a row predicted right). A class never seen in training counts as wrong.
+
+    The tables show shares in percent, as the papers do; in the JSON they are
+    fractions from 0 to 1.
 
     \b
     JSON:
       {"metrics": {"P@1": 0.66, "log_loss": 9.1, "seconds": 2.5, ...},
        "n_rows": 2515, "n_labels": 159, "n_unknown_label_entries": 0}
+      {"metrics": {"accuracy": 0.97, "nlpd": 0.1, "seconds": 2.5, ...},
+       "n_rows": 10000, "n_classes": 10, "n_unknown_rows": 0}
 
     \b
-    Example:
+    Examples:
       extremegp evaluate model test.txt --json metrics.json
+      extremegp evaluate model test.npy --labels test-classes.npy --plot ece.png
     """
     started = time.monotonic()
     report = Report(json, quiet)
-    ranks, (a, b) = _ranks(ks), _propensity_parameters(propensity)
+    ranks = _ranks(ks)
+    a, b = _propensity_parameters(propensity or "default")
+    for file in filter(None, (per_class, plot)):
+        check_output(file)
+    from extremegp.estimators import MultiClassGPClassifier
+
+    source = Source(data, format, labels, x_key, y_key, label_column, first_label)
+    classifier = load_model(model)
+    if isinstance(classifier, MultiClassGPClassifier):
+        only_for_labels({"--propensity": propensity, "--by": by}, model)
+        from extremegp.cli.evaluate_classes import evaluate_classes
+
+        title = f"{model} on {data}"
+        evaluate_classes(classifier, source, report, title, ks=ranks, per_class=per_class, plot=plot, started=started)
+        return
+    for option, value in {"--per-class": per_class, "--plot": plot}.items():
+        if value is not None:
+            raise SettingsError(f"{option} is for one class per row, but {model} is for many labels per row")
     from extremegp.metrics import propensities
     from extremegp.prediction import Predictor
 
-    classifier = load_model(model)
-    x, given, _ = read_for(classifier, data, format, labels=True)
-    if given is None:
-        raise DataError('has no "labels", which evaluate needs; for texts without labels there is predict', path=data)
+    source.check("multilabel", because=f"{model} is for many labels per row")
+    x, given, *_ = read(source, "multilabel", known=Known.of_model(classifier))
     y = classifier.encode_labels(given)
     n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
     blocks = Predictor(classifier.model_).mean_utilities_and_probabilities(classifier.features_.transform(x))

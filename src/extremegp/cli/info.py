@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict
 
 from extremegp.__about__ import __version__
-from extremegp.cli.common import JsonOption, ModelArgument, QuietOption, Report, label_names, load_model
+from extremegp.cli.common import JsonOption, ModelArgument, QuietOption, Report, label_names, load_model, words_for
 
 
 def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = False) -> None:
-    """Show what a saved model is: settings, sizes, labels, how training went, and its files.
+    """Show what a saved model is: settings, sizes, labels or classes, how training went, and its files.
 
     The model is checked on the way: a damaged or altered one is an error.
 
@@ -23,7 +23,9 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
     classifier = load_model(model)
     history, settings = classifier.history_, asdict(classifier.settings_)
     names, counts = label_names(classifier), classifier.label_counts_.tolist()
-    frequent = sorted(range(len(counts)), key=lambda label: (-counts[label], label))[:5]
+    order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))
+    score, label, labels = words_for(classifier)
+    feature_names = getattr(classifier, "feature_names_in_", None)
     files = {path.name: path.stat().st_size for path in sorted(model.iterdir())}
     training = {
         "rows": classifier.n_rows_,
@@ -32,9 +34,9 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
         "elbo_first": history[0]["elbo"] if history else None,
         "elbo_last": history[-1]["elbo"] if history else None,
     }
-    validation = [record["validation_P@1"] for record in history if "validation_P@1" in record]
+    validation = [record[f"validation_{score}"] for record in history if f"validation_{score}" in record]
     if validation:
-        training["validation_P@1"] = max(validation)
+        training[f"validation_{score}"] = max(validation)
     result = {
         "model": str(model),
         "estimator": type(classifier).__name__,
@@ -43,7 +45,9 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
         "features": classifier.features_.kind,
         "settings": settings,
         "n_parameters": sum(parameter.numel() for parameter in classifier.model_.parameters()),
-        "frequent_labels": [{"label": names[label], "rows": counts[label]} for label in frequent],
+        f"n_{labels}": len(counts),
+        "feature_names": None if feature_names is None else feature_names.tolist(),
+        f"frequent_{labels}": [{label: names[k], "rows": counts[k]} for k in order[:5]],
         "training": training,
         "bytes": files,
     }
@@ -52,13 +56,20 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
         ("", "value"),
         [
             ("features", classifier.features_.kind),
-            *((name, str(value)) for name, value in settings.items()),
+            *([] if feature_names is None else [("feature names", _shortened(feature_names.tolist()))]),
+            *((name.replace("n_labels", f"n_{labels}"), str(value)) for name, value in settings.items()),
             ("parameters", str(result["n_parameters"])),
             *((f"training {name}", f"{value:.6g}") for name, value in training.items() if value is not None),
             *((f"{name} (bytes)", str(size)) for name, size in files.items()),
         ],
     )
-    report.table(
-        "most frequent labels", ("label", "training rows"), [(names[label], str(counts[label])) for label in frequent]
-    )
+    for what, chosen in (("most", order[:5]), ("least", order[5:][-5:] if label == "class" else [])):
+        if chosen:
+            report.table(
+                f"{what} frequent {labels}", (label, "training rows"), [(names[k], str(counts[k])) for k in chosen]
+            )
     report.result(result)
+
+
+def _shortened(names: list[str]) -> str:
+    return ", ".join(names[:8]) + (", ..." if len(names) > 8 else "")

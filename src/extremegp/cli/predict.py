@@ -5,14 +5,13 @@ from __future__ import annotations
 import csv
 import io
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple, TypeAlias
 
 import typer
 
 from extremegp.cli.common import (
-    FormatOption,
     JsonOption,
     ModelArgument,
     QuietOption,
@@ -20,8 +19,10 @@ from extremegp.cli.common import (
     check_output,
     label_names,
     load_model,
-    read_for,
+    only_for_labels,
+    words_for,
 )
+from extremegp.cli.inputs import PER_ROW, FormatOption, Known, LabelColumnOption, Source, Task, XKeyOption, read
 from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -29,11 +30,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from extremegp.data import FloatCSR, FloatMatrix
-    from extremegp.estimators import MultiLabelGPClassifier
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
     from extremegp.prediction import Predictor
 
 Ranked: TypeAlias = "list[tuple[int, float]]"
 """Labels of a row (column numbers) with their probabilities, best first."""
+
+Block: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]"
+"""Of some rows the best labels (-1 where there are fewer), best first, their probabilities, and `UNCERTAINTY`."""
+
+UNCERTAINTY = ("total", "aleatoric", "epistemic")
+"""How uncertain the class of a row is, in nats, and the parts that more data could not and could take away."""
 
 
 def predict(
@@ -49,37 +56,53 @@ def predict(
             "or .zst) or .npz.",
         ),
     ],
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels per row.")] = 5,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels or classes per row.")] = 5,
     by: Annotated[
-        Literal["utility", "probability"],
-        typer.Option("--by", help="Rank by probability, or by mean utility as in the papers."),
-    ] = "probability",
+        Literal["utility", "probability"] | None,
+        typer.Option(
+            "--by",
+            help="Rank by probability, the default, or by mean utility as in the papers. For many labels per row.",
+        ),
+    ] = None,
     given: Annotated[
         Path | None,
         typer.Option(
             "--given",
             metavar="FILE",
             help="Labels that are known already, a row for each row of DATA: the others are predicted given these, "
-            "which are left out.",
+            "which are left out. For many labels per row.",
         ),
     ] = None,
+    uncertainty: Annotated[
+        bool,
+        typer.Option(
+            "--uncertainty",
+            help="Add how uncertain the class of a row is, in nats: total, of which aleatoric is in the data and "
+            "epistemic would go with more of them. For one class per row, and .jsonl, .tsv or .csv.",
+        ),
+    ] = False,
     format: FormatOption = "auto",
+    x_key: XKeyOption = None,
+    label_column: LabelColumnOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict the best labels of every row.
+    """Predict the best labels, or the most probable classes, of every row.
 
     Every label comes with its probability, from 0 to 1, the uncertainty of the
     model integrated out. The file is written whole or not at all. Rows are
-    numbered from 0, ranks from 1.
+    numbered from 0, ranks from 1. Classes are labels here.
 
     \b
     Formats by suffix of --out:
       .jsonl      a line per row:
                   {"labels": ["a", ...], "probabilities": [0.9, ...]}
       .tsv, .csv  a line per label: row, rank, label, probability
-      .txt        a line per row: 17:0.9 4:0.5, labels by number (from 0)
+      .txt        a line per row: 17:0.9 4:0.5, labels by number (from 0; of
+                  classes their place in sorted order)
       .npz        a SciPy CSR matrix of probabilities, rows x labels
+    With --uncertainty .jsonl has the keys total, aleatoric and epistemic too,
+    .tsv and .csv have such columns.
 
     \b
     Formats of --given, recognised as those of DATA are:
@@ -92,33 +115,46 @@ def predict(
     Examples:
       extremegp predict model new.jsonl --top-k 3 --out labels.jsonl
       extremegp predict model new.jsonl --given known.jsonl --out more.jsonl
+      extremegp predict model images.npy --uncertainty --out classes.csv
     """
     started = time.monotonic()
     report = Report(json, quiet)
     check_output(out)
     from extremegp.data._files import base_suffix
+    from extremegp.estimators import MultiClassGPClassifier
     from extremegp.prediction import Predictor
 
     suffix = out.suffix.lower() if out.suffix.lower() == ".npz" else base_suffix(out)
     if suffix not in (*_WRITERS, ".npz") or (suffix == ".npz" and suffix != out.suffix.lower()):
         raise SettingsError(f"--out must end in {', '.join(_WRITERS)} or .npz; it is {out}")
+    if uncertainty and suffix in (".txt", ".npz"):
+        raise SettingsError(f"--uncertainty needs --out to end in .jsonl, .tsv or .csv; it is {out}")
     classifier = load_model(model)
-    x, _, _ = read_for(classifier, data, format, labels=False)
-    inputs = classifier.features_.transform(x)
-    known = None if given is None else read_given(given, classifier, inputs.shape[0])
-    blocks = top_probabilities(Predictor(classifier.model_, classifier.instance_noise_), inputs, top_k, by, known)
-    if suffix == ".npz":
-        _write_npz(out, blocks, len(classifier.classes_))
+    source = Source(data, format, x_key=x_key, label_column=label_column)
+    classes = isinstance(classifier, MultiClassGPClassifier)
+    if classes:
+        only_for_labels({"--given": given, "--by": by}, model)
+    elif uncertainty:
+        raise SettingsError(f"--uncertainty is for one class per row, but {model} is for many labels per row")
+    task: Task = "multiclass" if classes else "multilabel"
+    source.check(task, because=f"{model} is for {PER_ROW[task]}", labelled=False)
+    inputs = classifier.features_.transform(read(source, task, known=Known.of_model(classifier), labelled=False).X)
+    n_rows, n_labels = inputs.shape[0], len(classifier.classes_)
+    blocks: Iterator[Block]
+    if isinstance(classifier, MultiClassGPClassifier) and uncertainty:
+        blocks = uncertain_classes(classifier, inputs, top_k)
     else:
-        _write_text(out, blocks, _WRITERS[suffix], label_names(classifier))
-    n_rows = inputs.shape[0]
+        known = None if given is None else read_given(given, classifier, n_rows)
+        predictor = Predictor(classifier.model_, classifier.instance_noise_)
+        blocks = top_probabilities(predictor, inputs, top_k, by or "probability", known)
+    if suffix == ".npz":
+        _write_npz(out, blocks, n_labels)
+    else:
+        _write_text(out, blocks, _WRITERS[suffix], label_names(classifier), UNCERTAINTY if uncertainty else ())
     seconds = time.monotonic() - started
-    report.lines(
-        f"{n_rows} rows, the {top_k} best of {len(classifier.classes_)} labels each, to {out} in {seconds:.1f} s"
-    )
-    report.result(
-        {"out": str(out), "n_rows": n_rows, "n_labels": len(classifier.classes_), "top_k": top_k, "seconds": seconds}
-    )
+    many = words_for(classifier).labels
+    report.lines(f"{n_rows} rows, the {top_k} best of {n_labels} {many} each, to {out} in {seconds:.1f} s")
+    report.result({"out": str(out), "n_rows": n_rows, f"n_{many}": n_labels, "top_k": top_k, "seconds": seconds})
 
 
 def top_probabilities(
@@ -127,8 +163,8 @@ def top_probabilities(
     k: int,
     by: Literal["utility", "probability"],
     given: FloatCSR | None = None,
-) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-    """Blocks of rows: the k best labels (-1 where there are fewer), best first, and their probabilities."""
+) -> Iterator[Block]:
+    """The k best labels of every row and their probabilities, a block of rows at a time."""
     import numpy as np
 
     from extremegp.metrics import TopK
@@ -138,10 +174,28 @@ def top_probabilities(
         scores = utilities if by == "utility" else probabilities
         scores = scores if given is None else exclude(scores, given[rows])
         best = TopK.from_scores(scores, min(k, probabilities.shape[1]))
-        yield best.labels, np.take_along_axis(probabilities, best.labels, axis=1)
+        yield best.labels, np.take_along_axis(probabilities, best.labels, axis=1), None
 
 
-def read_given(path: Path, classifier: MultiLabelGPClassifier, n_rows: int) -> FloatCSR:
+def uncertain_classes(classifier: MultiClassGPClassifier, inputs: FloatMatrix, k: int) -> Iterator[Block]:
+    """The k most probable classes of every row and how uncertain that is, a block of rows at a time."""
+    import numpy as np
+    import torch
+
+    from extremegp.likelihoods import entropy_parts
+    from extremegp.metrics import TopK
+    from extremegp.prediction import Predictor
+
+    mixing, likelihood = classifier.model_.mixing, classifier.model_.likelihood
+    for _, latents in Predictor(classifier.model_).latents(inputs):
+        with torch.no_grad():
+            probabilities = likelihood.predict(latents, mixing)[1].cpu().numpy()
+            total, aleatoric = (part.cpu().numpy() for part in entropy_parts(latents, mixing))
+        best = TopK.from_scores(probabilities, min(k, probabilities.shape[1]))
+        yield best.labels, best.scores, np.stack([total, aleatoric, total - aleatoric], axis=1)
+
+
+def read_given(path: Path, classifier: MultiLabelGPClassifier | MultiClassGPClassifier, n_rows: int) -> FloatCSR:
     """Known labels, N x K: 1 for present, -1 for absent.
 
     Raises:
@@ -199,32 +253,33 @@ def _read_names(path: Path, columns: dict[str, int]) -> FloatCSR:
     return known
 
 
-def _write_text(
-    out: Path,
-    blocks: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]],
-    writer: tuple[str, Callable[[int, Ranked, list[str]], str]],
-    names: list[str],
-) -> None:
+def _write_text(out: Path, blocks: Iterator[Block], writer: Writer, names: list[str], measures: Sequence[str]) -> None:
     from extremegp.data._files import atomic_writer
 
-    header, line = writer
     with atomic_writer(out) as stream:
-        stream.write(header.encode())
+        stream.write(writer.header(measures).encode())
         row = 0
-        for labels, probabilities in blocks:
-            for pair in zip(labels.tolist(), probabilities.tolist(), strict=True):
-                ranked = [(label, float(f"{p:.6g}")) for label, p in zip(*pair, strict=True) if label >= 0]
-                stream.write(line(row, ranked, names).encode())
+        for labels, probabilities, measured in blocks:
+            extra = [[]] * len(labels) if measured is None else measured.tolist()
+            for *pair, values in zip(labels.tolist(), probabilities.tolist(), extra, strict=True):
+                ranked = [(label, _rounded(p)) for label, p in zip(*pair, strict=True) if label >= 0]
+                by_name = dict(zip(measures, map(_rounded, values), strict=True))
+                stream.write(writer.lines(row, ranked, names, by_name).encode())
                 row += 1
 
 
-def _write_npz(out: Path, blocks: Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]], n_labels: int) -> None:
+def _rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def _write_npz(out: Path, blocks: Iterator[Block], n_labels: int) -> None:
     import numpy as np
     import scipy.sparse
 
     from extremegp.data._files import atomic_writer
 
-    labels, probabilities = (np.concatenate(parts) for parts in zip(*blocks, strict=True))
+    parts = zip(*((labels, probabilities) for labels, probabilities, _ in blocks), strict=True)
+    labels, probabilities = map(np.concatenate, parts)
     stored = labels >= 0
     indptr = np.concatenate([[0], np.cumsum(stored.sum(axis=1))])
     matrix = scipy.sparse.csr_matrix((probabilities[stored], labels[stored], indptr), shape=(len(labels), n_labels))
@@ -233,30 +288,47 @@ def _write_npz(out: Path, blocks: Iterator[tuple[NDArray[np.int64], NDArray[np.f
         scipy.sparse.save_npz(stream, matrix)
 
 
-def _jsonl(row: int, ranked: Ranked, names: list[str]) -> str:
+class Writer(NamedTuple):
+    """A text format: its header, given the names of what is measured of rows, and the lines of a row.
+
+    Lines are made of the row's number, its labels, their names, and what is measured of it by name.
+    """
+
+    header: Callable[[Sequence[str]], str]
+    lines: Callable[[int, Ranked, list[str], dict[str, float]], str]
+
+
+def _jsonl(row: int, ranked: Ranked, names: list[str], measured: dict[str, float]) -> str:
     import json
 
     record = {"labels": [names[label] for label, _ in ranked], "probabilities": [p for _, p in ranked]}
-    return json.dumps(record, ensure_ascii=False) + "\n"
+    return json.dumps(record | measured, ensure_ascii=False) + "\n"
 
 
-def _table(delimiter: str) -> tuple[str, Callable[[int, Ranked, list[str]], str]]:
-    def lines(row: int, ranked: Ranked, names: list[str]) -> str:
+def _table(delimiter: str) -> Writer:
+    def header(measures: Sequence[str]) -> str:
+        return delimiter.join(("row", "rank", "label", "probability", *measures)) + "\n"
+
+    def lines(row: int, ranked: Ranked, names: list[str], measured: dict[str, float]) -> str:
         text = io.StringIO()
         writer = csv.writer(text, delimiter=delimiter, lineterminator="\n")
-        writer.writerows([row, rank, names[label], p] for rank, (label, p) in enumerate(ranked, 1))
+        writer.writerows([row, rank, names[label], p, *measured.values()] for rank, (label, p) in enumerate(ranked, 1))
         return text.getvalue()
 
-    return delimiter.join(("row", "rank", "label", "probability")) + "\n", lines
+    return Writer(header, lines)
 
 
-def _scores(row: int, ranked: Ranked, names: list[str]) -> str:
+def _scores(row: int, ranked: Ranked, names: list[str], measured: dict[str, float]) -> str:
     return " ".join(f"{label}:{p:g}" for label, p in ranked) + "\n"
 
 
-_WRITERS: dict[str, tuple[str, Callable[[int, Ranked, list[str]], str]]] = {
-    ".jsonl": ("", _jsonl),
+def _no_header(measures: Sequence[str]) -> str:
+    return ""
+
+
+_WRITERS: dict[str, Writer] = {
+    ".jsonl": Writer(_no_header, _jsonl),
     ".tsv": _table("\t"),
     ".csv": _table(","),
-    ".txt": ("", _scores),
+    ".txt": Writer(_no_header, _scores),
 }

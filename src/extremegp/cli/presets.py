@@ -2,24 +2,32 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING, Any
+
 from extremegp.cli.common import JsonOption, QuietOption, Report
+from extremegp.cli.inputs import Task
+
+if TYPE_CHECKING:
+    from extremegp.presets import PaperFigures, Preset
 
 
 def presets(json: JsonOption = None, quiet: QuietOption = False) -> None:
     """List the papers' methods that `train --preset` knows.
 
     A preset is a set of parameters, which `--set` can change one by one. The
-    figures are those of the thesis (P@1/P@3/P@5 on Bibtex with n_inducing=100,
-    n_latent=159, epochs=50), where it has any.
+    figures are those of the papers, where they have any: P@1/P@3/P@5 on Bibtex
+    with n_inducing=100, n_latent=159, epochs=50 for many labels per row, and
+    errors in percent for one class per row.
 
     \b
-    Example:
+    Examples:
       extremegp train train.txt --out model --preset SE --set n_inducing=100
+      extremegp train images.npy --labels classes.npy --out model --preset RM-F
     """
-    from extremegp.presets import INDUCING, KERNELS, POSTERIORS, PRESETS
+    from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS
 
     report = Report(json, quiet)
-    report.lines("A preset is a kernel, perhaps with parts after it, such as ARD, ARD-S-B or SE-FX-PP:", "")
+    report.lines("Many labels per row: a kernel, perhaps with parts after it, such as ARD, ARD-S-B or SE-FX-PP:", "")
     for parts in (KERNELS, INDUCING, POSTERIORS):
         report.lines(*(f"  {name:18}{what.removeprefix(', ')}" for name, (*_, what) in parts.items() if name), "")
     report.table(
@@ -31,20 +39,43 @@ def presets(json: JsonOption = None, quiet: QuietOption = False) -> None:
             if preset.figures and not name.endswith("-FP")
         ],
     )
-    report.result(
-        {
-            name: {
-                "settings": dict(preset.settings),
-                "source": preset.source,
-                "description": preset.description,
-                "paper": None
-                if preset.figures is None
-                else {
-                    "table": preset.figures.table,
-                    "dataset": "bibtex",
-                    **dict(zip(("P@1", "P@3", "P@5"), preset.figures.precision, strict=True)),
-                },
-            }
-            for name, preset in PRESETS.items()
-        }
+    report.lines("One class per row:", "")
+    report.lines(*(f"  {name:18}{preset.description}" for name, preset in CLASS_PRESETS.items()), "")
+    datasets = dict.fromkeys(data for preset in CLASS_PRESETS.values() if preset.figures for data in preset.figures[1])
+    report.table(
+        "what the papers report for them: errors in percent",
+        ("name", *datasets, "where"),
+        [
+            (name, *(_error(preset.figures.errors.get(data)) for data in datasets), preset.figures.table)
+            for name, preset in CLASS_PRESETS.items()
+            if preset.figures
+        ],
     )
+    of_labels = {
+        name: _entry("multilabel", preset, preset.figures and _precisions(preset.figures))
+        for name, preset in PRESETS.items()
+    }
+    of_classes = {
+        name: _entry("multiclass", preset, preset.figures and preset.figures._asdict())
+        for name, preset in CLASS_PRESETS.items()
+    }
+    report.result(of_labels | of_classes)
+
+
+def _entry(task: Task, preset: Preset[Any], paper: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "task": task,
+        "settings": dict(preset.settings),
+        "source": preset.source,
+        "description": preset.description,
+        "paper": paper,
+    }
+
+
+def _precisions(figures: PaperFigures) -> dict[str, Any]:
+    precisions = dict(zip(("P@1", "P@3", "P@5"), figures.precision, strict=True))
+    return {"table": figures.table, "dataset": "bibtex", **precisions}
+
+
+def _error(error: float | None) -> str:
+    return "" if error is None else f"{error:.4g}"

@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from extremegp.cli.common import one_of
+from extremegp.cli.inputs import Task
 from extremegp.errors import SettingsError
+
+if TYPE_CHECKING:
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
 
 _OWNED = {"checkpoint": "it is always MODEL.checkpoint", "verbose": "use --quiet"}
 
 
-def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
-    """Constructor arguments of `MultiLabelGPClassifier` from "key=value" texts.
+def parse_settings(pairs: Iterable[str], task: Task = "multilabel") -> dict[str, Any]:
+    """Constructor arguments of the estimator of a task from "key=value" texts.
 
     Raises:
         SettingsError: no "=", an unknown key (suggests the nearest), or a value that is not of the key's type.
@@ -21,10 +25,9 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
     pairs = list(pairs)
     if not pairs:
         return {}
-    from extremegp.estimators import MultiLabelGPClassifier
-
-    hints = get_type_hints(MultiLabelGPClassifier.__init__)
-    known = [name for name in inspect.signature(MultiLabelGPClassifier).parameters if name not in _OWNED]
+    estimator = estimator_of(task)
+    hints = get_type_hints(estimator.__init__)
+    known = [name for name in inspect.signature(estimator).parameters if name not in _OWNED]
     parsed: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
@@ -35,6 +38,13 @@ def parse_settings(pairs: Iterable[str]) -> dict[str, Any]:
         one_of("--set: the parameter", key, known)
         parsed[key] = _value(key, text, hints[key])
     return parsed
+
+
+def estimator_of(task: Task) -> type[MultiLabelGPClassifier] | type[MultiClassGPClassifier]:
+    """The estimator that a task is for."""
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
+
+    return MultiClassGPClassifier if task == "multiclass" else MultiLabelGPClassifier
 
 
 def _value(key: str, text: str, hint: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Files and user input to checked sparse matrices."""
+"""Files and user input to checked matrices and labels."""
 
 from __future__ import annotations
 
@@ -7,15 +7,22 @@ from pathlib import Path
 from typing import Literal
 
 from extremegp.data._files import base_suffix, line_blocks
-from extremegp.data.features import FeatureKind, Features, make_features
+from extremegp.data.arrays import read_array, read_inputs, read_npz
+from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
+from extremegp.data.classes import ClassSpace, encode_classes, one_hot
+from extremegp.data.features import FeatureKind, Features, make_features, suited_features
+from extremegp.data.images import deskew
 from extremegp.data.labels import LabelSpace, encode_targets
 from extremegp.data.svmlight import read_svmlight
+from extremegp.data.tables import read_table
 from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
 from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
 from extremegp.data.xc import Dataset, read_xc, write_xc
 from extremegp.errors import DataError, SettingsError
 
 __all__ = [
+    "ClassDataset",
+    "ClassSpace",
     "Dataset",
     "FeatureKind",
     "Features",
@@ -24,13 +31,23 @@ __all__ = [
     "LabelSpace",
     "TextDataset",
     "check_inputs",
+    "classes_of_dataset",
+    "deskew",
+    "encode_classes",
     "encode_targets",
     "make_features",
+    "one_hot",
+    "read_array",
     "read_dataset",
+    "read_inputs",
     "read_jsonl",
+    "read_labels",
+    "read_npz",
     "read_svmlight",
+    "read_table",
     "read_xc",
     "recognise_format",
+    "suited_features",
     "write_jsonl",
     "write_xc",
 ]

@@ -1,18 +1,20 @@
-"""Text files, compressed or not: read in blocks of whole lines, written all or nothing."""
+"""Files, compressed or not: read in blocks of bytes or of whole lines, written all or nothing."""
 
 from __future__ import annotations
 
 import bz2
 import gzip
+import io
 import lzma
 import os
 import secrets
 import zlib
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import IO, cast
+from typing import IO, Any, cast
 
 from extremegp.errors import DataError
 
@@ -33,7 +35,29 @@ _OPENERS: dict[str, Callable[[IO[bytes]], IO[bytes]]] = {
     ".xz": lzma.LZMAFile,
 }
 
-_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+_COMPRESSED_MAGIC = {b"\x1f\x8b": ".gz", b"BZh": ".bz2", b"\xfd7zXZ\0": ".xz", b"\x28\xb5\x2f\xfd": ".zst"}
+
+
+def byte_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """Yield the decompressed content of a file in blocks; compression follows the suffix (.gz, .bz2, .xz, .zst).
+
+    Args:
+        path: the file.
+        block_bytes: about how many bytes a block has.
+
+    Raises:
+        DataError: the file is missing, a directory, unreadable or empty, or its compressed stream is cut short or
+            damaged.
+    """
+    path = Path(path)
+    blocks = _decompressed(path, block_bytes)
+    start = next(blocks, None)
+    if start is None:
+        raise DataError("the file is empty", path=path)
+    for magic, suffix in _COMPRESSED_MAGIC.items():
+        if start.startswith(magic):
+            raise DataError(f"compressed data under a name that does not end in {suffix}; rename the file", path=path)
+    yield from chain([start], blocks)
 
 
 def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
@@ -52,11 +76,9 @@ def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[by
     """
     path = Path(path)
     pending = b""
-    first = True
-    for piece in _decompressed(path, block_bytes):
-        if first:
-            piece = _checked_start(piece, path)
-            first = False
+    for number, piece in enumerate(byte_blocks(path, block_bytes)):
+        if number == 0:
+            piece = piece.removeprefix(b"\xef\xbb\xbf")
         if b"\0" in piece:
             raise DataError("not a text file: it holds NUL bytes (binary or UTF-16); save it as UTF-8 text", path=path)
         cut = piece.rfind(b"\n") + 1
@@ -67,10 +89,33 @@ def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[by
             pending += piece
         if len(pending) > _MAX_LINE_BYTES:
             raise DataError(f"a line is longer than {_MAX_LINE_BYTES} bytes; is this the right file?", path=path)
-    if first:
-        raise DataError("the file is empty", path=path)
     if pending:
         yield pending.removesuffix(b"\r") + b"\n"
+
+
+def as_stream(blocks: Iterator[bytes]) -> IO[bytes]:
+    """What `byte_blocks` or `line_blocks` yields as a stream to read from."""
+    return io.BufferedReader(_BlockStream(blocks))
+
+
+class _BlockStream(io.RawIOBase):
+    def __init__(self, blocks: Iterator[bytes]) -> None:
+        self._blocks = blocks
+        self._rest = memoryview(b"")
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        while not self._rest:
+            block = next(self._blocks, None)
+            if block is None:
+                return 0
+            self._rest = memoryview(block)
+        n_bytes = min(len(buffer), len(self._rest))
+        buffer[:n_bytes] = self._rest[:n_bytes]
+        self._rest = self._rest[n_bytes:]
+        return n_bytes
 
 
 @contextmanager
@@ -106,13 +151,6 @@ def base_suffix(path: str | Path) -> str:
     if path.suffix.lower() in COMPRESSED_SUFFIXES:
         path = path.with_suffix("")
     return path.suffix.lower()
-
-
-def _checked_start(piece: bytes, path: Path) -> bytes:
-    for magic, suffix in _MAGIC.items():
-        if piece.startswith(magic):
-            raise DataError(f"compressed data under a name that does not end in {suffix}; rename the file", path=path)
-    return piece.removeprefix(b"\xef\xbb\xbf")
 
 
 def _decompressed(path: Path, block_bytes: int) -> Iterator[bytes]:

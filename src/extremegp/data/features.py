@@ -15,7 +15,7 @@ from sklearn.preprocessing import normalize
 from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
-FeatureKind = Literal["raw", "unit", "tfidf", "text"]
+FeatureKind = Literal["raw", "unit", "tfidf", "text", "scale", "root", "standard"]
 
 
 class Features(ABC):
@@ -99,6 +99,77 @@ class UnitFeatures(RawFeatures):
         scaled = checked / np.where(peaks > 0, peaks, np.float32(1))
         unit: NDArray[np.float32] = normalize(scaled, norm="l2", copy=False)
         return unit
+
+
+class ScaleFeatures(RawFeatures):
+    """All features divided by one number, so that rows of the training data are at a mean squared distance of 2.
+
+    For features in the same units, such as the pixels of images: kernels that start with weight 1 then see the data at
+    their own scale. Means are taken away, but not from sparse X, which keeps its zeros.
+    """
+
+    kind: ClassVar[FeatureKind] = "scale"
+
+    def fit(self, X: Any) -> Self:
+        checked = check_inputs(X)
+        self.n_features_in = checked.shape[1]
+        mean, variance = _column_moments(checked)
+        self._set(mean * (not issparse(checked)), np.full(self.n_features_in, np.sqrt(variance.sum()) or 1.0))
+        return self
+
+    def transform(self, X: Any) -> FloatMatrix:
+        checked = super().transform(X)
+        if issparse(checked):
+            if self._centre.any():
+                raise DataError(f"features={self.kind!r} was fitted on an array, and X is sparse: pass X.toarray()")
+            return csr_matrix(checked.multiply(self._factor), dtype=np.float32)
+        scaled: NDArray[np.float32] = (checked - self._centre) * self._factor
+        return scaled
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        config, _ = super().to_state()
+        return config, {"centre": self._centre, "factor": self._factor}
+
+    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+        super()._restore(config, arrays)
+        self._centre, self._factor = (_stored_column(arrays, name, self.n_features_in) for name in ("centre", "factor"))
+
+    def _set(self, centre: NDArray[np.float64], spread: NDArray[np.float64]) -> None:
+        self._centre, self._factor = centre.astype(np.float32), (1 / spread).astype(np.float32)
+
+
+class RootFeatures(ScaleFeatures):
+    """Square roots of features that are not negative, then scaled as `ScaleFeatures` does.
+
+    Roots even out the spread of counts and intensities: Euclidean distance becomes that of Hellinger.
+    """
+
+    kind: ClassVar[FeatureKind] = "root"
+
+    def fit(self, X: Any) -> Self:
+        return super().fit(_roots(check_inputs(X)))
+
+    def transform(self, X: Any) -> FloatMatrix:
+        return super().transform(_roots(check_inputs(X, self.n_features_in)))
+
+
+class StandardFeatures(ScaleFeatures):
+    """Features less their means, divided by their standard deviations and then scaled as `ScaleFeatures` does.
+
+    Constant features become zero.
+    """
+
+    kind: ClassVar[FeatureKind] = "standard"
+
+    def fit(self, X: Any) -> Self:
+        checked = check_inputs(X)
+        self.n_features_in = checked.shape[1]
+        mean, variance = _column_moments(checked)
+        # Below this, variance is the rounding of float32.
+        varies = variance > 1e-12 * (mean**2 + variance)
+        spread = np.sqrt(np.where(varies, variance, np.inf) * max(1, varies.sum()))
+        self._set(mean * (not issparse(checked)), spread)
+        return self
 
 
 class TfidfFeatures(Features):
@@ -204,7 +275,8 @@ class TextFeatures(Features):
 
 
 _KINDS: dict[str, type[Features]] = {
-    step.kind: step for step in (RawFeatures, UnitFeatures, TfidfFeatures, TextFeatures)
+    step.kind: step
+    for step in (RawFeatures, UnitFeatures, TfidfFeatures, TextFeatures, ScaleFeatures, RootFeatures, StandardFeatures)
 }
 
 
@@ -212,8 +284,9 @@ def make_features(kind: FeatureKind, *, min_df: int = 2, max_features: int | Non
     """An unfitted features step.
 
     Args:
-        kind: "raw" (unchanged), "unit" (rows to unit norm), "tfidf" (counts to tf-idf, unit norm) or "text" (texts to
-            tf-idf, unit norm).
+        kind: "raw" (unchanged), "unit" (rows to unit norm), "tfidf" (counts to tf-idf, unit norm), "text" (texts to
+            tf-idf, unit norm), "scale" (all features divided by one number), "root" (the same for their square roots)
+            or "standard" (each to mean 0 and the same variance).
         min_df: for "text": in how many texts a word must occur.
         max_features: for "text": how many words to keep; None for all.
 
@@ -225,6 +298,36 @@ def make_features(kind: FeatureKind, *, min_df: int = 2, max_features: int | Non
     if kind not in tuple(_KINDS):
         raise SettingsError(f"features must be one of {', '.join(_KINDS)}, not {kind!r}")
     return _KINDS[kind]()
+
+
+def suited_features(X: Any) -> FeatureKind:
+    """The step that suits a matrix: "unit" for sparse X, "root" for features in the same units, else "standard".
+
+    Features count as being in the same units where none is negative and at least half of them range from less than a
+    tenth to more than half of the largest value, as pixels do.
+    """
+    checked = check_inputs(X)
+    if issparse(checked):
+        return "unit"
+    lowest, highest = checked.min(axis=0), checked.max(axis=0)
+    alike = (lowest <= 0.1 * highest.max()) & (highest >= 0.5 * highest.max())
+    return "root" if lowest.min() >= 0 < highest.max() and alike.mean() >= 0.5 else "standard"
+
+
+def _column_moments(X: FloatMatrix) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Mean and variance of every column, in float64 without a float64 copy of X."""
+    if issparse(X):
+        mean = np.asarray(X.mean(axis=0, dtype=np.float64)).ravel()
+        square = np.asarray(X.multiply(X).sum(axis=0, dtype=np.float64)).ravel() / X.shape[0]
+        return mean, np.maximum(square - mean**2, 0.0)
+    return X.mean(axis=0, dtype=np.float64), X.var(axis=0, dtype=np.float64)
+
+
+def _roots(X: FloatMatrix) -> FloatMatrix:
+    smallest = X.min()
+    if smallest < 0:
+        raise DataError(f"features='root' takes square roots, but X holds {smallest:g}; choose 'scale' or 'standard'")
+    return X.sqrt() if issparse(X) else np.sqrt(X)
 
 
 def _counts(X: FloatMatrix) -> FloatCSR:
@@ -249,6 +352,15 @@ def _texts(X: Any) -> list[str]:
         if not isinstance(text, str):
             raise DataError(f"text {row} (counted from 0) is of type {type(text).__name__}, not a string")
     return texts
+
+
+def _stored_column(arrays: dict[str, NDArray[Any]], name: str, n_features: int) -> NDArray[np.float32]:
+    stored = arrays.get(name)
+    if not isinstance(stored, np.ndarray) or stored.dtype != np.float32 or stored.shape != (n_features,):
+        raise ModelFormatError(f"the stored features step has no float32 {name!r} array of {n_features} numbers")
+    if not np.isfinite(stored).all():
+        raise ModelFormatError(f"the stored features step has a {name!r} array that is not finite")
+    return stored
 
 
 def _stored_idf(arrays: dict[str, NDArray[Any]], n_features: int) -> NDArray[Any]:

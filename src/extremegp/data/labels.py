@@ -63,6 +63,10 @@ class LabelSpace:
         shown = ", ".join(repr(name) for name in self.names[:3])
         return f"LabelSpace({len(self)} labels: {shown}{', ...' if len(self) > 3 else ''})"
 
+    def to_config(self) -> list[Label]:
+        """The names, as JSON can hold them."""
+        return list(self.names)
+
     def encode(self, lists: Iterable[Iterable[Label]], unknown: Literal["error", "ignore"] = "error") -> FloatCSR:
         """The indicator matrix of N label lists.
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
@@ -78,7 +79,8 @@ def read_svmlight(
             line=_line_of_row(content, int(row_of[labels.argmax()])),
         )
     X = csr_matrix((X.data, X.indices, X.indptr), shape=(len(rows), D))
-    return Dataset(_features(X, content, path), _targets(labels, row_of, (len(rows), K), content, path))
+    Y = _targets(labels, row_of, (len(rows), K), content, path)
+    return Dataset(_features(X, content, path), Y, first_labels=_first_labels(content))
 
 
 def _features(X: csr_matrix[Any], content: bytes, path: Path) -> FloatCSR:
@@ -107,6 +109,13 @@ def _targets(labels: Any, row_of: Any, shape: tuple[int, int], content: bytes, p
             line=_line_of_row(content, row),
         )
     return Y
+
+
+def _first_labels(content: bytes) -> NDArray[np.int32]:
+    """The first label of every row, which scikit-learn's reader forgets by sorting; -1 for rows without any."""
+    heads = (line.split(b"#", 1)[0].split(None, 1)[:1] for line in BytesIO(content))
+    firsts = [-1 if b":" in head[0] else int(float(head[0].split(b",", 1)[0])) for head in heads if head]
+    return np.asarray(firsts, dtype=np.int32)
 
 
 def _load(content: bytes, zero_based: bool | str) -> tuple[csr_matrix[Any], list[tuple[float, ...]]]:

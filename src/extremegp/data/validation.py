@@ -55,7 +55,8 @@ def check_inputs(
             f"{name} has {checked.shape[1]} features, but {expected_by} is expecting {n_features} features as input; "
             "build it with the same feature columns as in training"
         )
-    with np.errstate(over="ignore"):
+    # What overflows is refused, and infinities of both signs have no sum.
+    with np.errstate(over="ignore", invalid="ignore"):
         return _sparse(checked, name) if sparse else _dense(checked, name)
 
 

@@ -35,11 +35,13 @@ class Dataset:
         X: features, N x D, float32 CSR with sorted unique indices and no stored zeros.
         Y: labels, N x K, float32 CSR of ones with sorted unique indices; rows without labels are kept.
         label_names: the K label names, where the source has them.
+        first_labels: of each row the label that the source lists first, -1 where it lists none; None if not known.
     """
 
     X: FloatCSR
     Y: FloatCSR
     label_names: list[str] | None = None
+    first_labels: NDArray[np.int32] | None = None
 
 
 class _Rows(NamedTuple):
@@ -50,6 +52,7 @@ class _Rows(NamedTuple):
     values: NDArray[np.float32]
     n_labels: NDArray[np.int64]
     labels: NDArray[np.int32]
+    first_labels: NDArray[np.int32]
 
 
 def read_xc(path: str | Path, *, n_features: int | None = None, n_labels: int | None = None) -> Dataset:
@@ -97,6 +100,7 @@ def read_xc(path: str | Path, *, n_features: int | None = None, n_labels: int | 
             n_features or D,
         ),
         _csr([part.n_labels for part in parts], labels, np.ones(len(labels), dtype=np.float32), n_labels or K),
+        first_labels=np.concatenate([part.first_labels for part in parts]),
     )
 
 
@@ -266,7 +270,11 @@ def _parse_fast(block: bytes, D: int, K: int) -> _Rows | None:
     targets = _sorted_rows(label_ends, labels.astype(np.int32), ones, K)
     if columns is None or targets is None:
         return None
-    return _Rows(np.diff(feature_ends, prepend=0), *columns, np.diff(label_ends, prepend=0), targets[0])
+    n_labels = np.diff(label_ends, prepend=0)
+    first_labels = np.full(len(n_labels), -1, dtype=np.int32)
+    labelled = n_labels > 0
+    first_labels[labelled] = labels[(label_ends - n_labels)[labelled]]
+    return _Rows(np.diff(feature_ends, prepend=0), *columns, n_labels, targets[0], first_labels)
 
 
 def _numbers(text: bytes, count: int) -> NDArray[np.float64] | None:
@@ -310,10 +318,12 @@ def _parse_lines(block: bytes, D: int, K: int, path: Path, first_line: int) -> _
     labels: list[int] = []
     n_features: list[int] = []
     n_labels: list[int] = []
+    first_labels: list[int] = []
     for number, line in enumerate(block.split(b"\n")[:-1], first_line):
         row_labels, row = _parse_line(line, D, K, path, number)
         labels += sorted(row_labels)
         n_labels.append(len(row_labels))
+        first_labels.append(row_labels[0] if row_labels else -1)
         columns += sorted(row)
         values += [row[column] for column in sorted(row)]
         n_features.append(len(row))
@@ -323,10 +333,11 @@ def _parse_lines(block: bytes, D: int, K: int, path: Path, first_line: int) -> _
         np.asarray(values, dtype=np.float32),
         np.asarray(n_labels, dtype=np.int64),
         np.asarray(labels, dtype=np.int32),
+        np.asarray(first_labels, dtype=np.int32),
     )
 
 
-def _parse_line(line: bytes, D: int, K: int, path: Path, number: int) -> tuple[set[int], dict[int, np.float32]]:
+def _parse_line(line: bytes, D: int, K: int, path: Path, number: int) -> tuple[list[int], dict[int, np.float32]]:
     def fail(problem: str) -> NoReturn:
         raise DataError(problem, path=path, line=number)
 
@@ -343,14 +354,14 @@ def _parse_line(line: bytes, D: int, K: int, path: Path, number: int) -> tuple[s
         return int(digits)
 
     head, *tokens = re.split(rb"[ \t]", line)
-    labels: set[int] = set()
+    labels: dict[int, None] = {}
     if b":" in head:
         fail(f"{_shown(head)} stands where labels are expected; start a row without labels with a space")
     for token in head.split(b",") if head else ():
         label = index(token, K, "label")
         if label in labels:
             fail(f"label {label} comes twice in the row; remove one")
-        labels.add(label)
+        labels[label] = None
     row: dict[int, np.float32] = {}
     for token in filter(None, tokens):
         column, colon, text = token.partition(b":")
@@ -367,7 +378,7 @@ def _parse_line(line: bytes, D: int, K: int, path: Path, number: int) -> tuple[s
         if feature in row:
             fail(f"feature {feature} comes twice in the row; merge the two values or remove one")
         row[feature] = value
-    return labels, row
+    return list(labels), row
 
 
 def _shown(token: bytes, quote: str = "'") -> str:

@@ -9,11 +9,14 @@ import torch
 from extremegp import io
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 
-__all__ = ["GPEstimator", "MultiLabelGPClassifier", "load"]
+__all__ = ["GPEstimator", "MultiClassGPClassifier", "MultiLabelGPClassifier", "Uncertainty", "load"]
 
-_ESTIMATORS: dict[str, type[GPEstimator]] = {cls.__name__: cls for cls in (MultiLabelGPClassifier,)}
+_ESTIMATORS: dict[str, type[GPEstimator]] = {
+    cls.__name__: cls for cls in (MultiClassGPClassifier, MultiLabelGPClassifier)
+}
 
 
 def load(folder: str | Path, *, device: str = "cpu") -> GPEstimator:

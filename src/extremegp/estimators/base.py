@@ -17,13 +17,13 @@ from sklearn.utils.validation import check_is_fitted
 from extremegp import io
 from extremegp.building import ModelSettings
 from extremegp.conditional import InstanceNoise
-from extremegp.data import Features, LabelSpace
+from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace
 from extremegp.errors import DataError, ModelFormatError
+from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.resolve import check_model_settings
 from extremegp.files import copy_state
 from extremegp.model import VariationalModel
 
-DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _NOISE = "instance_noise."
 _UNSAVED = ("checkpoint", "device", "verbose")
 
@@ -39,12 +39,13 @@ class GPEstimator(BaseEstimator):
         *,
         settings: ModelSettings,
         features: Features,
-        space: LabelSpace | None,
+        space: LabelSpace | ClassSpace | None,
         target_kind: str,
         history: list[dict[str, float]],
         label_counts: NDArray[np.int64],
         n_rows: int,
         instance_noise: InstanceNoise | None,
+        feature_names: list[str] | None = None,
     ) -> None:
         """Become fitted."""
         self.model_ = model
@@ -56,9 +57,27 @@ class GPEstimator(BaseEstimator):
         self.label_counts_ = label_counts
         self.n_rows_ = n_rows
         self.instance_noise_ = instance_noise
-        self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
+        if isinstance(space, ClassSpace):
+            self.classes_ = space.classes
+        else:
+            self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
         if features.kind != "text":
             self.n_features_in_ = features.n_features_in
+        if feature_names is not None:
+            self.feature_names_in_ = np.array(feature_names, dtype=object)
+        elif hasattr(self, "feature_names_in_"):
+            del self.feature_names_in_
+
+    def _transform(self, X: Any) -> FloatMatrix:
+        """The features of new inputs, which must have the columns of training if both have names.
+
+        Raises:
+            DataError: the names or their order differ, or the features step cannot use X.
+        """
+        check_is_fitted(self, "model_")
+        known = getattr(self, "feature_names_in_", None)
+        check_columns(X, None if known is None else known.tolist())
+        return self.features_.transform(X)
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted estimator to a folder: config.json and tensors.safetensors, atomically.
@@ -78,10 +97,11 @@ class GPEstimator(BaseEstimator):
             "params": params,
             "settings": asdict(self.settings_),
             "features": feature_config,
-            "labels": None if self.label_space_ is None else list(self.label_space_.names),
+            "labels": None if self.label_space_ is None else self.label_space_.to_config(),
             "target_kind": self.target_kind_,
             "history": self.history_,
             "n_rows": self.n_rows_,
+            "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
         }
         tensors = {f"model.{name}": tensor for name, tensor in self.model_.state_dict().items()}
         tensors |= {f"features.{name}": torch.from_numpy(np.array(array)) for name, array in feature_arrays.items()}
@@ -122,14 +142,48 @@ class GPEstimator(BaseEstimator):
             model.to(device),
             settings=settings,
             features=features,
-            space=_label_space(labels, settings.n_labels, folder),
+            space=cls._space_from(labels, settings.n_labels, folder),
             target_kind=config["target_kind"],
             history=history,
             label_counts=label_counts.numpy(),
             n_rows=n_rows,
             instance_noise=_instance_noise(_part(tensors, _NOISE), model, device, folder),
+            feature_names=_feature_names(config.get("feature_names"), features, folder),
         )
         return estimator
+
+    @classmethod
+    def _space_from(cls, labels: Any, n_labels: int, folder: str | Path) -> LabelSpace | ClassSpace | None:
+        """The names of labels as `save` writes them."""
+        if labels is None:
+            return None
+        if not isinstance(labels, list) or len(labels) != n_labels:
+            raise ModelFormatError(f"{folder}: there are not {n_labels} label names")
+        try:
+            return LabelSpace(labels)
+        except DataError as error:
+            raise ModelFormatError(f"{folder}: {error}") from error
+
+
+def column_names(X: Any) -> list[str] | None:
+    """The names of the columns of a data frame, if all of them are strings, as scikit-learn takes them."""
+    names = list(getattr(X, "columns", ()))
+    return names if names and all(isinstance(name, str) for name in names) else None
+
+
+def check_columns(X: Any, known: list[str] | None) -> None:
+    """Refuse a data frame whose columns are not those of training in their order, where both have names.
+
+    Raises:
+        DataError: they differ.
+    """
+    names = column_names(X)
+    if names is not None and known is not None and names != known:
+        differ = sorted(set(names).symmetric_difference(known))
+        raise DataError(
+            "The feature names should match those that were passed during fit, in their order (feature_names_in_); "
+            + (f"only one of the two has {', '.join(map(repr, differ[:5]))}" if differ else "their order differs")
+        )
 
 
 def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
@@ -200,20 +254,24 @@ def _instance_noise(
     return InstanceNoise(**{name: part.to(device) for name, part in parts.items()})
 
 
+def _feature_names(names: Any, features: Features, folder: str | Path) -> list[str] | None:
+    """The names of the columns of X, which models may lack."""
+    if names is None:
+        return None
+    if (
+        not isinstance(names, list)
+        or len(names) != features.n_features_in
+        or not all(isinstance(name, str) for name in names)
+        or len(set(names)) != len(names)
+        or features.kind == "text"
+    ):
+        raise ModelFormatError(f"{folder}: the feature names are not {features.n_features_in} different strings")
+    return names
+
+
 def _is_record(record: Any) -> bool:
     return (
         isinstance(record, dict)
         and {"epoch", "elbo", "seconds"} <= record.keys()
         and all(isinstance(value, (int, float)) and math.isfinite(value) for value in record.values())
     )
-
-
-def _label_space(labels: Any, n_labels: int, folder: str | Path) -> LabelSpace | None:
-    if labels is None:
-        return None
-    if not isinstance(labels, list) or len(labels) != n_labels:
-        raise ModelFormatError(f"{folder}: there are not {n_labels} label names")
-    try:
-        return LabelSpace(labels)
-    except DataError as error:
-        raise ModelFormatError(f"{folder}: {error}") from error

@@ -5,24 +5,135 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from dataclasses import asdict
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
+from extremegp.building import ModelSettings
 from extremegp.conditional import InstanceNoise
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
 from extremegp.errors import DataError, SettingsError
+from extremegp.estimators.resolve import choice, model_settings, number, regression_points, training_settings
+from extremegp.initialisation import initialise
 from extremegp.instance_noise import estimate_instance_noise
 from extremegp.latents import Marginals
+from extremegp.likelihoods import BernoulliLabels
 from extremegp.metrics import TopK, precision_at_k
 from extremegp.model import VariationalModel
 from extremegp.prediction import Predictor
-from extremegp.training import TrainingSettings
+from extremegp.regression import points_kept
+from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train
+from extremegp.training.plan import check_memory, training_memory
 
+DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _NOISE_ROWS = 20_000
+# A regression on so many points takes longer than a person should wait without a word.
+_MANY_POINTS = 2000
+
+
+class FittedModel(NamedTuple):
+    """A trained model, and what came of training it.
+
+    Attributes:
+        model: the model.
+        settings: what it is.
+        history: a record per epoch.
+        mean_logits: what its mean function scales at the training rows, without the row itself.
+    """
+
+    model: VariationalModel
+    settings: ModelSettings
+    history: list[dict[str, float]]
+    mean_logits: NDArray[np.float32] | None
+
+
+def fit_model(
+    params: dict[str, Any],
+    x: FloatMatrix,
+    y: FloatCSR,
+    held_out: tuple[FloatMatrix, FloatCSR] | None,
+    *,
+    rng: np.random.Generator,
+    seed: int,
+    score_name: str,
+    propensities: NDArray[np.float64] | None = None,
+) -> FittedModel:
+    """Build, start and train the model that an estimator's parameters ask for.
+
+    Args:
+        params: the parameters, as `model_settings` and `training_settings` take them.
+        x: inputs, N x D.
+        y: labels that are 1, N x K.
+        held_out: such inputs and labels to choose the best epoch on.
+        rng: decides the start.
+        seed: decides the training.
+        score_name: what P@1 on the held-out rows is called.
+        propensities: of the labels, K.
+
+    Raises:
+        SettingsError: a parameter is outside its domain.
+        MemoryPlanError: the settings need more memory than there is.
+        TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
+    """
+    sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
+    n_points = regression_points(params, **sizes)
+    kept = points_kept(x, n_points) if n_points else (0, 0)
+    settings = model_settings(params, **sizes, mean_points=kept)
+    training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
+    dtype = DTYPES[choice("dtype", params["dtype"], DTYPES)]
+    needed = training_memory(
+        settings,
+        n_rows=x.shape[0],
+        batch_size=training.batch_size,
+        n_stored=y.nnz + (x.nnz if scipy.sparse.issparse(x) else x.size),
+        labels_per_step=labels_per_step(y, training),
+        item_size=dtype.itemsize,
+    )
+    check_memory(needed, settings="n_inducing, n_latent or batch_size (or use fewer features)")
+    reporter = ProgressReporter() if params["verbose"] else NoReporter()
+    if n_points >= _MANY_POINTS:
+        reporter.phase(f"fitting the mean function: regression of the labels on {n_points} rows")
+    model = settings.build()
+    starts = {name: params[name] for name in ("inducing_start", "loadings_start")}
+    mean_logits = initialise(model, x, y, rng=rng, propensities=propensities, **starts)
+    model.to(device=checked_device(params["device"]), dtype=dtype)
+    history = train(
+        model,
+        x,
+        y,
+        training,
+        mean_logits=mean_logits,
+        reporter=reporter,
+        validate=None if held_out is None else validator(model, *held_out),
+        score_name=score_name,
+        checkpoint=params["checkpoint"],
+        fingerprint=fingerprint(
+            [x, y, *(held_out or ()), *(() if propensities is None else (propensities,))],
+            {**asdict(settings), **asdict(training), **starts, "dtype": params["dtype"]},
+        ),
+    )
+    return FittedModel(model.requires_grad_(False), settings, history, mean_logits)
+
+
+def split(
+    x: FloatMatrix, y: FloatCSR, *, fraction: Any, patience: Any, rng: np.random.Generator
+) -> tuple[FloatMatrix, FloatCSR, tuple[FloatMatrix, FloatCSR] | None]:
+    """Training part and validation part, if any.
+
+    Raises:
+        SettingsError: `fraction` is outside its domain, or there is patience without validation.
+    """
+    held = int(number("validation_fraction", fraction, low=0, high=0.9) * x.shape[0])
+    if not held:
+        if patience is not None:
+            raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
+        return x, y, None
+    order = rng.permutation(x.shape[0])
+    return x[order[held:]], y[order[held:]], (x[order[:held]], y[order[:held]])
 
 
 def instance_noise(
@@ -37,6 +148,7 @@ def instance_noise(
     rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))
     logits = None if mean_logits is None else mean_logits[rows]
     latents = Marginals.concatenate([block for _, block in Predictor(model).latents(x[rows], logits)])
+    assert isinstance(model.likelihood, BernoulliLabels)
     propensities = model.likelihood.propensities
     return estimate_instance_noise(latents, model.mixing, y[rows], rng=rng, propensities=propensities)
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,35 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from extremegp.conditional import GivenVariance
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
-from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.base import DTYPES, GPEstimator
-from extremegp.estimators.fitting import (
-    check_lengths,
-    checked_device,
-    fingerprint,
-    instance_noise,
-    labels_per_step,
-    named_columns,
-    validator,
-)
-from extremegp.estimators.resolve import (
-    choice,
-    has_regression_mean,
-    label_propensities,
-    model_settings,
-    number,
-    training_settings,
-)
-from extremegp.initialisation import initialise
+from extremegp.errors import DataError
+from extremegp.estimators.base import GPEstimator, check_columns, column_names
+from extremegp.estimators.fitting import check_lengths, fit_model, instance_noise, named_columns, split
+from extremegp.estimators.resolve import choice, label_propensities, model_settings, number, training_settings
 from extremegp.metrics import TopK
 from extremegp.metrics.ranking import judge
 from extremegp.prediction import Predictor, check_given, exclude, stack
-from extremegp.regression import points_kept
-from extremegp.training import NoReporter, ProgressReporter, train
-from extremegp.training.plan import check_memory, training_memory
 
-# A regression on so many points takes longer than a person should wait without a word.
-_MANY_POINTS = 2000
+_FIXED = {"likelihood": "bernoulli", "mixing": "factor", "latents": "gp", "local": "optimal", "n_mean_points": "auto"}
 
 
 class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
@@ -111,6 +90,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
     Attributes:
         classes_: label names in column order (K).
         n_features_in_: D.
+        feature_names_in_: the names of the D features, where X was a data frame with them.
         model_: the trained `VariationalModel`.
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_P@1.
         settings_: the `ModelSettings` that were resolved.
@@ -127,6 +107,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         [['fruit', 'red']]
     """
 
+    label_space_: LabelSpace | None
     _target_kinds: ClassVar[tuple[str, ...]] = ("lists", "sparse", "dense")
 
     def __init__(
@@ -241,66 +222,36 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         rng = np.random.default_rng(seed)
         label_counts, n_rows = np.asarray(y.sum(axis=0), dtype=np.int64).ravel(), x.shape[0]
         propensities = label_propensities(self.propensity, label_counts=label_counts, n_rows=n_rows)
+        if validation is not None:
+            check_columns(validation[0], column_names(X))
         x, y, held_out = self._split(x, y, features, space, validation, rng)
 
-        sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
-        kept = points_kept(x) if has_regression_mean(params, **sizes) else (0, 0)
-        settings = model_settings(params, **sizes, mean_points=kept)
-        training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
-        dtype = DTYPES[choice("dtype", self.dtype, DTYPES)]
-        needed = training_memory(
-            settings,
-            n_rows=x.shape[0],
-            batch_size=training.batch_size,
-            n_stored=y.nnz + (x.nnz if scipy.sparse.issparse(x) else x.size),
-            labels_per_step=labels_per_step(y, training),
-            item_size=dtype.itemsize,
-        )
-        check_memory(needed, settings="n_inducing, n_latent or batch_size (or use fewer features)")
-        reporter = ProgressReporter() if self.verbose else NoReporter()
-        if settings.n_mean_points >= _MANY_POINTS:
-            reporter.phase(f"fitting the mean function: regression of the labels on {settings.n_mean_points} rows")
-        model = settings.build()
-        mean_logits = initialise(
-            model,
-            x,
-            y,
-            rng=rng,
-            inducing_start=self.inducing_start,
-            loadings_start=self.loadings_start,
-            propensities=propensities,
-        )
-        model.to(device=checked_device(self.device), dtype=dtype)
-        history = train(
-            model,
-            x,
-            y,
-            training,
-            mean_logits=mean_logits,
-            reporter=reporter,
-            validate=None if held_out is None else validator(model, *held_out),
-            checkpoint=self.checkpoint,
-            fingerprint=fingerprint(
-                [x, y, *(held_out or ()), *(() if propensities is None else (propensities,))],
-                {
-                    **asdict(settings),
-                    **asdict(training),
-                    **{name: params[name] for name in ("dtype", "inducing_start", "loadings_start")},
-                },
-            ),
+        fitted = fit_model(
+            params | _FIXED, x, y, held_out, rng=rng, seed=seed, score_name="P@1", propensities=propensities
         )
         self._adopt(
-            model.requires_grad_(False),
-            settings=settings,
+            fitted.model,
+            settings=fitted.settings,
             features=features,
             space=named,
             target_kind="lists" if space is not None else "sparse" if scipy.sparse.issparse(Y) else "dense",
-            history=history,
+            history=fitted.history,
             label_counts=label_counts,
             n_rows=n_rows,
-            instance_noise=instance_noise(model, x, y, mean_logits, np.random.default_rng(seed)),
+            instance_noise=instance_noise(fitted.model, x, y, fitted.mean_logits, np.random.default_rng(seed)),
+            feature_names=column_names(X),
         )
         return self
+
+    def check_params(self) -> None:
+        """Refuse parameters that no data would make possible.
+
+        Raises:
+            SettingsError: one is outside its domain.
+        """
+        params = self.get_params(deep=False) | _FIXED
+        settings = model_settings(params, n_rows=1, n_features=1, n_labels=1)
+        training_settings(params, model=settings, n_rows=1, seed=0)
 
     def predict_topk(
         self,
@@ -433,14 +384,14 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         check_is_fitted(self, "model_")
         choice("given_variance", given_variance, ("laplace", "map"))
         known = None if given is None else check_given(given, self.settings_.n_labels, self.label_space_)
-        x = self.features_.transform(X)
+        x = self._transform(X)
         if known is not None and known.shape[0] != x.shape[0]:
             raise DataError(f"X has {x.shape[0]} rows and given has {known.shape[0]}: one is needed for each row")
         return Predictor(self.model_, self.instance_noise_, given_variance=given_variance), x, known
 
     def _predictor(self, X: Any) -> tuple[Predictor, FloatMatrix]:
-        check_is_fitted(self, "model_")
-        return Predictor(self.model_), self.features_.transform(X)
+        x = self._transform(X)
+        return Predictor(self.model_), x
 
     def _split(
         self,
@@ -452,7 +403,6 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         rng: np.random.Generator,
     ) -> tuple[FloatMatrix, FloatCSR, tuple[FloatMatrix, FloatCSR] | None]:
         """Training part and validation part, if any."""
-        fraction = number("validation_fraction", self.validation_fraction, low=0, high=0.9)
         if validation is not None:
             held_x = features.transform(validation[0])
             held_y = (
@@ -464,10 +414,4 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
                     f"the validation labels have {held_y.shape[1]} columns, the training labels {y.shape[1]}"
                 )
             return x, y, (held_x, held_y)
-        held = int(fraction * x.shape[0])
-        if not held:
-            if self.patience is not None:
-                raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
-            return x, y, None
-        order = rng.permutation(x.shape[0])
-        return x[order[held:]], y[order[held:]], (x[order[:held]], y[order[:held]])
+        return split(x, y, fraction=self.validation_fraction, patience=self.patience, rng=rng)

@@ -10,14 +10,28 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.building import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES, SPACES, ModelSettings
+from extremegp.building import (
+    CLASS_LIKELIHOODS,
+    INDUCING_NAMES,
+    KERNEL_NAMES,
+    LATENTS_NAMES,
+    LOCAL_NAMES,
+    MIXING_NAMES,
+    POSTERIOR_NAMES,
+    SPACES,
+    ModelSettings,
+)
 from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
+from extremegp.regression import EXACT_ROWS
 from extremegp.training import TrainingSettings
+from extremegp.training.class_pairs import CLASS_SAMPLINGS
 from extremegp.training.label_sampling import LABEL_SAMPLINGS
 
-# A regression as mean function is for data that it takes seconds on.
-_MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES = 16384, 5 * 10**7, 4096
+_MOST_FUNCTIONS, _MOST_CLASSES = 500, 20_000
+_WHOLE = ("softmax", "softmax-mc", "robust-max")  # not sums over classes
+# A regression as mean function is for data that it takes a minute or two on.
+_MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 4096, 8192
 
 
 def number(
@@ -53,37 +67,56 @@ def choice(name: str, value: Any, options: Collection[Any]) -> Any:
     return value
 
 
-def has_regression_mean(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> bool:
-    """Whether an estimator's parameters ask for a regression as mean function, on N x D inputs with K labels.
+def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> int:
+    """How many rows a regression as mean function keeps that an estimator's parameters ask for; 0 for none.
 
     Raises:
-        SettingsError: `mean_function` is outside its domain.
+        SettingsError: a parameter is outside its domain.
     """
     wanted = choice("mean_function", params["mean_function"], ("auto", "zero", "regression"))
+    points = params["n_mean_points"]
+    if points == "auto":
+        # As many as take about a minute, which is N points^2 multiplications.
+        most = min(_MOST_POINTS, round((4e12 / n_rows) ** 0.5))
+        points = n_rows if n_rows <= EXACT_ROWS else most
+    points = min(number("n_mean_points", points, low=1, integer=True), n_rows)
     if wanted == "auto":
-        return n_rows <= _MOST_ROWS and n_rows * n_labels <= _MOST_TARGETS and n_features <= _MOST_FEATURES
-    return bool(wanted == "regression")
+        fits = n_rows <= _MOST_ROWS and n_rows * n_labels <= _MOST_TARGETS
+        wanted = "regression" if fits and n_features <= _MOST_FEATURES and params["latents"] == "gp" else "zero"
+    return points if wanted == "regression" else 0
 
 
 def model_settings(
-    params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int, mean_points: tuple[int, int] = (0, 0)
+    params: dict[str, Any],
+    *,
+    n_rows: int,
+    n_features: int,
+    n_labels: int,
+    mean_points: tuple[int, int | None] = (0, 0),
 ) -> ModelSettings:
     """The model that an estimator's parameters ask for, on N x D inputs with K labels.
 
     Raises:
         SettingsError: a parameter is outside its domain.
     """
+    mixing = params["mixing"]
+    if mixing == "auto":
+        # One function per class is dearer than a few mixed, but loses nothing.
+        one_each = params["n_latent"] == "auto" and n_labels <= _MOST_FUNCTIONS
+        mixing = "identity" if one_each and params["likelihood"] != "independent" else "factor"
     n_latent = params["n_latent"]
-    n_latent = min(n_labels, 300) if n_latent == "auto" else number("n_latent", n_latent, low=1, integer=True)
+    if n_latent == "auto":
+        n_latent = n_labels if mixing == "identity" else min(n_labels, 300)
+    n_latent = number("n_latent", n_latent, low=1, integer=True)
     n_inducing = number("n_inducing", params["n_inducing"], low=1, integer=True)
     normalise = params["normalise_inducing"]
     if normalise == "auto":
-        normalise = params["features"] != "raw"
+        normalise = params["features"] in ("unit", "tfidf", "text")
     linear_term = params["linear_term"]
     if linear_term == "auto":
         # Where the inducing inputs cannot span feature space, an exact linear term gives the means what they lack,
         # unless a regression does.
-        linear_term = n_features >= 2 * n_inducing and not mean_points[0]
+        linear_term = n_features >= 2 * n_inducing and not mean_points[0] and params["latents"] == "gp"
     choice("inducing_start", params["inducing_start"], ("kmeans", "rows"))
     choice("loadings_start", params["loadings_start"], ("random", "spectral"))
     inducing = params["inducing"]
@@ -111,6 +144,11 @@ def model_settings(
             n_mean_points=mean_points[0],
             n_mean_stored=mean_points[1],
             propensity=params["propensity"] is not None,
+            likelihood=params["likelihood"],
+            mixing=mixing,
+            latents=params["latents"],
+            local=params["local"],
+            n_local_rows=n_rows if params["local"] == "stored" else 0,
         )
     )
 
@@ -136,12 +174,86 @@ def check_model_settings(settings: ModelSettings) -> ModelSettings:
     number("support_size", settings.support_size, low=sparse, high=most if sparse else 0, integer=True)
     if settings.lengthscales_in == "subspace" and settings.inducing != "subspace":
         raise SettingsError('lengthscales_in="subspace" needs inducing="subspace", a subspace that stays fixed')
-    for name in ("n_mean_points", "n_mean_stored"):
-        number(name, getattr(settings, name), low=0, high=2**40, integer=True)
+    number("n_mean_points", settings.n_mean_points, low=0, high=2**40, integer=True)
+    if settings.n_mean_stored is not None:
+        number("n_mean_stored", settings.n_mean_stored, low=0, high=2**40, integer=True)
+    _check_classes(settings)
     for name in ("linear_term", "learn_inducing", "normalise_inducing", "propensity"):
         choice(name, getattr(settings, name), (True, False))
     number("relative_jitter", settings.relative_jitter, low=0, high=1e-3)
     return settings
+
+
+def class_params(params: dict[str, Any], *, features: str, n_classes: int) -> dict[str, Any]:
+    """What `model_settings` and `training_settings` take, from the parameters of a `MultiClassGPClassifier`.
+
+    Args:
+        params: the parameters.
+        features: the features step that was chosen.
+        n_classes: K.
+
+    Raises:
+        SettingsError: a parameter is outside its domain, or two do not go together.
+    """
+    likelihood = choice("likelihood", params["likelihood"], ("auto", *CLASS_LIKELIHOODS))
+    local = choice("local", params["local"], ("auto", *LOCAL_NAMES))
+    sampling = choice("class_sampling", params["class_sampling"], CLASS_SAMPLINGS)
+    n_sampled = params["n_sampled_classes"]
+    if n_sampled == "auto":
+        # The exact softmax is dearest per class, and has no estimate from a sample.
+        all_classes = n_classes <= _MOST_CLASSES or likelihood in _WHOLE
+        n_sampled = None if all_classes else 1000
+    elif isinstance(n_sampled, float):
+        share = number("n_sampled_classes as a share", n_sampled, low=0, high=1, open_low=True)
+        n_sampled = max(1, round(share * n_classes))
+    sampled = n_sampled is not None or sampling == "pair"
+    if likelihood == "auto":
+        one_each = params["mixing"] in ("auto", "identity") and n_classes <= _MOST_FUNCTIONS and not sampled
+        likelihood = "softmax" if one_each else "ar-softmax"
+    if sampled and likelihood in _WHOLE:
+        raise SettingsError(
+            f"likelihood={likelihood!r} takes all classes together, so that they cannot be sampled: use one-vs-each, "
+            "ar-softmax or ar-logit, or n_sampled_classes=None and another class_sampling than 'pair'"
+        )
+    has_locals = likelihood in ("ar-softmax", "ar-logit")
+    if local == "auto":
+        local = "amortised" if sampled else "optimal"
+    if has_locals and sampled and local == "optimal":
+        raise SettingsError(
+            "local='optimal' needs all classes, but they are sampled: use local='amortised' or 'stored'"
+        )
+    return params | {
+        "features": features,
+        "likelihood": likelihood,
+        "local": local if has_locals else "optimal",
+        "n_sampled_labels": n_sampled,
+        "label_sampling": sampling,
+        "propensity": None,
+        "loadings_start": "random",
+        "linear_term": params["linear_term"] if params["latents"] == "gp" else False,
+    }
+
+
+def _check_classes(settings: ModelSettings) -> None:
+    """What models of one class per instance add."""
+    likelihood, mixing = settings.likelihood, settings.mixing
+    choice("likelihood", likelihood, ("bernoulli", *CLASS_LIKELIHOODS))
+    choice("mixing", mixing, MIXING_NAMES)
+    choice("latents", settings.latents, LATENTS_NAMES)
+    choice("local", settings.local, LOCAL_NAMES)
+    number("n_local_rows", settings.n_local_rows, low=0, high=2**40, integer=True)
+    if mixing == "identity" and settings.n_latent != settings.n_labels:
+        raise SettingsError(
+            f'mixing="identity" has one latent function for each of {settings.n_labels} classes, not n_latent='
+            f'{settings.n_latent}; use mixing="factor"'
+        )
+    if settings.inducing == "separate" and mixing != "identity":
+        raise SettingsError('inducing="separate" gives every class inducing inputs of its own: use mixing="identity"')
+    if likelihood == "robust-max" and mixing == "factor":
+        raise SettingsError(
+            'likelihood="robust-max" needs independent utilities, which mixing="factor" does not give: use '
+            'mixing="identity" or likelihood="softmax"'
+        )
 
 
 def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: int, seed: int) -> TrainingSettings:
@@ -180,6 +292,7 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
     else:
         natural_step = number("natural_step", natural_step, low=0, high=1, open_low=True)
     patience, budget = params["patience"], params["time_budget"]
+    samplings = LABEL_SAMPLINGS if model.likelihood == "bernoulli" else CLASS_SAMPLINGS
     return TrainingSettings(
         epochs=epochs,
         batch_size=batch_size,
@@ -188,7 +301,7 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         natural_step=natural_step,
         kl_weight=number("kl_weight", params["kl_weight"], low=0),
         n_sampled_labels=n_sampled,
-        label_sampling=choice("label_sampling", params["label_sampling"], LABEL_SAMPLINGS),
+        label_sampling=choice("label_sampling", params["label_sampling"], samplings),
         seed=seed,
         patience=None if patience is None else number("patience", patience, low=1, integer=True),
         time_budget=None if budget is None else number("time_budget", budget, low=0, open_low=True),

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import NamedTuple, TypeVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.sparse import Inputs
+
+Module = TypeVar("Module", bound=nn.Module)
 
 
 class Marginals(NamedTuple):
@@ -41,8 +44,8 @@ class ConditionedLatents(ABC):
     """Latent functions under the current parameters: whatever does not depend on the inputs is already computed."""
 
     @abstractmethod
-    def marginals(self, x: Inputs) -> Marginals:
-        """The posterior of every function at every input."""
+    def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
+        """The posterior of every function, or of some of them, at every input."""
 
     @abstractmethod
     def kl(self) -> Float[Tensor, ""]:
@@ -62,12 +65,33 @@ class Latents(nn.Module, ABC):
         """Restore constraints on the parameters; called after every optimiser step."""
 
 
+def functions_of(module: Module, functions: Int[Tensor, " L"] | None) -> Module:
+    """The module for some of its functions: a copy whose parameters are rows of the module's, differentiably.
+
+    Modules say in `per_function` which of their parameters have a row for each function, and in which dimension.
+    """
+    if functions is None:
+        return module
+    part = copy.copy(module)
+    dimensions: Mapping[str, int] = getattr(module, "per_function", {})
+    part._parameters = {
+        name: parameter.index_select(dimensions[name], functions) if name in dimensions else parameter  # type: ignore[misc, union-attr]
+        for name, parameter in module._parameters.items()
+    }
+    part._modules = {
+        name: None if child is None else functions_of(child, functions) for name, child in module._modules.items()
+    }
+    if isinstance(part, Latents):
+        part.n_functions = len(functions)
+    return part
+
+
 class _ConditionedSum(ConditionedLatents):
     def __init__(self, terms: Sequence[ConditionedLatents]) -> None:
         self.terms = terms
 
-    def marginals(self, x: Inputs) -> Marginals:
-        parts = [term.marginals(x) for term in self.terms]
+    def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
+        parts = [term.marginals(x, functions) for term in self.terms]
         mean, variance, _ = parts[0]
         for part in parts[1:]:
             mean, variance = mean + part.mean, variance + part.variance

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from extremegp.inducing import InducingInputs
 from extremegp.kernels import Kernel
-from extremegp.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.latents.base import ConditionedLatents, Latents, Marginals, functions_of
 from extremegp.linalg import inverse_cholesky
 from extremegp.posteriors import Posterior
 from extremegp.sparse import Inputs
@@ -57,11 +57,19 @@ class _ConditionedGP(ConditionedLatents):
         )
         self.conditioned = self.posterior.condition(self.inverse_factor)
 
-    def marginals(self, x: Inputs) -> Marginals:
+    def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
         """Mean a'E[v] and variance k(x, x) - a'a + a'Cov[v]a, a = L^-1 k_Z(x)."""
         cross, prior_variance = self.kernel(x)
-        a = cross @ self.inverse_factor.mT.to(cross.dtype)
-        mean, variance = self.posterior.marginals(a, self.conditioned)
+        inverse_factor, conditioned = self.inverse_factor, self.conditioned
+        if functions is not None:
+            # Of what the functions share there is no dimension P.
+            cross, inverse_factor, conditioned = (
+                part if part.ndim == 2 else part.index_select(0, functions)
+                for part in (cross, inverse_factor, conditioned)
+            )
+            prior_variance = prior_variance if prior_variance.ndim == 1 else prior_variance.index_select(0, functions)
+        a = cross @ inverse_factor.mT.to(cross.dtype)
+        mean, variance = functions_of(self.posterior, functions).marginals(a, conditioned)
         # Rounding may leave the prior's remainder slightly below zero where x is an inducing input.
         remainder = (prior_variance - a.square().sum(-1)).clamp(min=0.0)
         return Marginals(mean, variance + (remainder.T if remainder.ndim > 1 else remainder.unsqueeze(-1)))

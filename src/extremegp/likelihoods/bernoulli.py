@@ -6,12 +6,13 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from extremegp.latents.base import Marginals
+from extremegp.likelihoods.base import BatchContext, Likelihood
 from extremegp.likelihoods.expectations import expected_sigmoid, softplus_moments
-from extremegp.mixing import FactorMixing
+from extremegp.mixing import Mixing
 from extremegp.sparse import SparseRows
 
 _CHUNK_ELEMENTS = 1 << 20
@@ -86,7 +87,7 @@ def _positions(y: SparseRows, start: int, width: int) -> Int[Tensor, " entries"]
     return by_label.columns[first:last] * width + by_label.rows[first:last] - start
 
 
-class BernoulliLabels(nn.Module):
+class BernoulliLabels(Likelihood):
     """y_k = 1 with probability sigma(f_k), independently for every label given the utilities.
 
     With propensities p_k a label that applies is recorded with probability p_k only (Jain, Prabhu and Varma 2016): y_k
@@ -110,23 +111,17 @@ class BernoulliLabels(nn.Module):
     def expected_log_prob(
         self,
         latents: Marginals,
-        mixing: FactorMixing,
+        mixing: Mixing,
         y: SparseRows,
         *,
         label_weights: Float[Tensor, " K"] | None = None,
+        context: BatchContext | None = None,
     ) -> Float[Tensor, ""]:
         """sum_ik E_q[log p(y_ik | f_ik)] over the batch and K labels.
 
         Without propensities this is sum_ik y_ik E f_ik - sum_ik E softplus(f_ik). With them, as 1 - p sigma(f) is
         (1 + e^{f + c}) / (1 + e^f) for c = log(1 - p), it is sum_ik y_ik (E f_ik + log p_k) - sum_ik E softplus(f_ik) +
         sum_ik (1 - y_ik) E softplus(f_ik + c_k).
-
-        Args:
-            latents: marginals of the P latent functions at the B inputs.
-            mixing: how they become utilities.
-            y: the labels that are 1, B x K.
-            label_weights: weights w_k of the labels in the sum, 1 for every label that some row has; None for 1
-                throughout. Weights of the others by which a sample of them stands for all make the sum an estimate.
         """
         shifts = None if self.propensities is None else torch.log1p(-self.propensities)
         softplus: Tensor = _SoftplusOverLabels.apply(
@@ -135,6 +130,22 @@ class BernoulliLabels(nn.Module):
         data = mixing.weighted_mean_sum(latents, y) - softplus
         return data if self.propensities is None else data + y.values @ self.propensities.log()[y.columns]
 
+    def predict(self, latents: Marginals, mixing: Mixing) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
+        utilities = mixing.utilities(latents)
+        return utilities.mean, self.probabilities(utilities)
+
     def probabilities(self, utilities: Marginals) -> Float[Tensor, "B K"]:
         """E sigma(f_k), the posterior of the utility integrated out (T 4.36): that label k applies, recorded or not."""
         return expected_sigmoid(utilities.mean, utilities.variance)
+
+
+class IndependentClasses(BernoulliLabels):
+    """One class out of K by K Bernoulli labels: the class is 1, all others are 0 (T section 4.5.4, MLGPF on MNIST)."""
+
+    def predict(self, latents: Marginals, mixing: Mixing) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
+        """Mean utilities, and the probabilities of the labels scaled to add up to one."""
+        means, probabilities = super().predict(latents, mixing)
+        return means, probabilities / probabilities.sum(1, keepdim=True).clamp(min=1e-30)
+
+    def restricted(self, labels: Int[Tensor, " L"]) -> IndependentClasses:
+        return self

@@ -36,7 +36,7 @@ _QUADRATURE_NODES = 10
 _QUADRATURE_LIMIT = 0.9
 # (p_j, c_j), fitted here: least maximum relative error of the three expectations by the formulas above over
 # 1/2 <= v <= 100, -30 <= m <= 0. Five terms do because the Gaussian smooths at least as much as N(0, 1/2) does.
-_MIXTURE = (
+LOGISTIC_MIXTURE = (
     (0.08715994310524136, 0.9149474628071002),
     (0.39773626077799610, 1.8791087712597143),
     (0.39035248888374810, 3.7911049253128466),
@@ -81,7 +81,7 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
     Raises:
         TypeError: if an input is neither float32 nor float64.
     """
-    value: Tensor = _ExpectedSoftplus.apply(*_prepare(mean, variance))
+    value: Tensor = _ExpectedSoftplus.apply(*promoted(mean, variance))
     return value
 
 
@@ -119,7 +119,7 @@ def softplus_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Te
     Raises:
         TypeError: if an input is neither float32 nor float64.
     """
-    mean, variance = _prepare(mean, variance)
+    mean, variance = promoted(mean, variance)
     flat_mean, flat_variance = mean.reshape(-1), variance.reshape(-1)
     out = mean.new_zeros(3, mean.numel())
     size = min(mean.numel(), _CPU_PIECE if mean.device.type == "cpu" else _GPU_PIECE)
@@ -171,7 +171,8 @@ class _ExpectedSoftplus(torch.autograd.Function):
         return (None if by_mean is None else grad * by_mean), (None if by_variance is None else grad * by_variance)
 
 
-def _prepare(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+def promoted(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:
+    """Both in the broadcast shape and the wider of the two types; TypeError if one is neither float32 nor float64."""
     for tensor in (mean, variance):
         if tensor.dtype not in (torch.float32, torch.float64):
             raise TypeError(f"Gaussian expectations need float32 or float64 inputs, not {tensor.dtype}")
@@ -244,7 +245,7 @@ def _mixture_centre(mean: Tensor, variance: Tensor, out: Tensor, work: Tensor) -
     """Adds E softplus, E sigma and E sigma' for -variance/2 <= mean <= 0 by the mixture itself."""
     value, sigmoid, slope = out
     precision_root, density, work = work[:3, : len(mean)]
-    for weight, scale in _MIXTURE:
+    for weight, scale in LOGISTIC_MIXTURE:
         torch.add(variance, scale, out=precision_root).rsqrt_()
         torch.mul(mean, precision_root, out=density)
         sigmoid.add_(torch.mul(density, -_SQRT_HALF, out=work).erfc_(), alpha=0.5 * weight)
@@ -259,7 +260,7 @@ def _mixture_tail(mean: Tensor, variance: Tensor, out: Tensor, work: Tensor) -> 
     value, sigmoid, slope = out
     precision_root, reflected, z, work = work[:4, : len(mean)]
     torch.add(mean, variance, out=reflected)
-    for weight, scale in _MIXTURE:
+    for weight, scale in LOGISTIC_MIXTURE:
         tilted = weight * math.exp(0.5 * scale)
         torch.add(variance, scale, out=precision_root).rsqrt_()
         torch.mul(reflected, precision_root, out=work).mul_(_SQRT_HALF).erfc_()

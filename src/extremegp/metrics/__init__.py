@@ -1,5 +1,6 @@
-"""Metrics: ranking and propensity-scored ranking from the k best labels, and the quality of probabilities."""
+"""Metrics: ranking and propensity-scored ranking from the k best labels, quality of probabilities, classification."""
 
+from extremegp.metrics.classification import ClassMetrics, PerClass, evaluate_classes
 from extremegp.metrics.probability import (
     ProbabilityMetrics,
     Reliability,
@@ -14,10 +15,13 @@ from extremegp.metrics.topk import TopK
 
 __all__ = [
     "PROPENSITY_PRESETS",
+    "ClassMetrics",
+    "PerClass",
     "ProbabilityMetrics",
     "Reliability",
     "TopK",
     "brier_score",
+    "evaluate_classes",
     "evaluate_topk",
     "expected_calibration_error",
     "log_loss",

@@ -37,6 +37,12 @@ class Reliability:
     frequency: NDArray[np.float64]
     count: NDArray[np.int64]
 
+    @property
+    def calibration_error(self) -> float:
+        """Mean over bins, weighted by count, of |frequency - confidence|; 0 if all bins are empty."""
+        gaps = np.abs(self.frequency - self.confidence)
+        return float(np.nansum(self.count * gaps) / max(1, self.count.sum()))
+
 
 class ProbabilityMetrics:
     """Accumulates the probability metrics over blocks of rows.
@@ -59,8 +65,8 @@ class ProbabilityMetrics:
         self._n_labels: int | None = None
         self._log_loss = 0.0
         self._brier = 0.0
-        self._all = _Bins(self.n_bins)
-        self._best = _Bins(self.n_bins)
+        self._all = Bins(self.n_bins)
+        self._best = Bins(self.n_bins)
 
     def update(self, probabilities: ArrayLike, truth: Any) -> None:
         """Add a block of rows.
@@ -146,8 +152,8 @@ class ProbabilityMetrics:
         return {
             "log_loss": self._log_loss / self._n_rows,
             "brier": self._brier / self._n_rows,
-            "ece": self._all.calibration_error(),
-            "ece_top": self._best.calibration_error(),
+            "ece": self._all.reliability().calibration_error,
+            "ece_top": self._best.reliability().calibration_error,
         }
 
     def reliability(self, *, top: bool = False) -> Reliability:
@@ -223,7 +229,7 @@ def _metrics(truth: Any, probabilities: ArrayLike, n_bins: int = 15, top: int = 
     return metrics
 
 
-class _Bins:
+class Bins:
     """Count, sum of probabilities and number of true labels in each equal-width bin."""
 
     def __init__(self, n_bins: int) -> None:
@@ -239,13 +245,10 @@ class _Bins:
         self.confidence += np.bincount(bins.ravel(), weights=p.ravel(), minlength=n_bins)
         self.true += np.bincount(bins[true], minlength=n_bins)
 
-    def merge(self, other: _Bins) -> None:
+    def merge(self, other: Bins) -> None:
         self.count += other.count
         self.confidence += other.confidence
         self.true += other.true
-
-    def calibration_error(self) -> float:
-        return float(np.abs(self.true - self.confidence).sum() / max(1, self.count.sum()))
 
     def reliability(self) -> Reliability:
         filled = np.where(self.count > 0, self.count, np.nan)

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -19,13 +20,16 @@ from extremegp.errors import ExtremeGPError
 from extremegp.files import copy_state
 from extremegp.inducing import InducingInputs
 from extremegp.latents import LinearFunctions
+from extremegp.likelihoods import BatchContext
 from extremegp.linalg import NotPositiveDefiniteError
+from extremegp.mixing import FactorMixing
 from extremegp.model import ELBO, VariationalModel
 from extremegp.posteriors import Posterior
 from extremegp.sparse import Inputs, SparseRows, row_block
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
+from extremegp.training.class_pairs import ClassPairSampler, ClassSampling
 from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
-from extremegp.training.label_sampling import LabelSampler, LabelSampling
+from extremegp.training.label_sampling import LabelSampler
 from extremegp.training.natural import NaturalGradient
 from extremegp.training.progress import Reporter
 from extremegp.training.row_adam import RowAdam
@@ -52,7 +56,8 @@ class TrainingSettings:
         kl_weight: weight of the KL term in the objective; 1 is the bound, less a cold posterior.
         n_sampled_labels: labels that stand for all that no row of a batch has, drawn anew at every step; None takes all
             labels. Only the rows of loadings and biases that a step looks at then move in it.
-        label_sampling: what makes a label likely to be drawn, see `LabelSampler`.
+        label_sampling: what makes a label likely to be drawn, see `LabelSampler`; or "pair": the rows of a step are of
+            one class, which is compared with one other, see `ClassPairSampler`.
         seed: decides the order of the rows and the sampled labels.
         patience: stop after so many epochs without a better validation score; None never stops early.
         time_budget: seconds to plan for, or None.
@@ -66,7 +71,7 @@ class TrainingSettings:
     natural_step: float = 0.05
     kl_weight: float = 1.0
     n_sampled_labels: int | None = None
-    label_sampling: LabelSampling = "frequency"
+    label_sampling: ClassSampling = "frequency"
     seed: int = 0
     patience: int | None = None
     time_budget: float | None = None
@@ -82,6 +87,7 @@ def train(
     reporter: Reporter,
     mean_logits: NDArray[np.float32] | None = None,
     validate: Callable[[], float] | None = None,
+    score_name: str = "P@1",
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
 ) -> list[dict[str, float]]:
@@ -98,19 +104,20 @@ def train(
         mean_logits: of a model with a mean function, what that function scales at every row, N x K: as `initialise`
             returns it.
         validate: score of the current parameters, higher is better; with it the best epoch's parameters are kept.
+        score_name: what that score is called in records.
         checkpoint: file to save progress to and to resume from.
         fingerprint: identifies data and settings, so that a checkpoint of another run is refused.
 
     Returns:
         One record per epoch: epoch, elbo (full data, mean over the epoch's batches; an unbiased estimate where labels
-        are sampled), kl, learning_rate, seconds and, with `validate`, validation_P@1.
+        are sampled), kl, learning_rate, seconds and, with `validate`, the score, as validation_P@1 say.
 
     Raises:
         TrainingInterrupted: on Ctrl-C, after the step and the checkpoint are complete.
         TrainingDivergedError: the bound is no longer finite.
         ModelFormatError: the checkpoint is damaged or belongs to another run.
     """
-    return _Run(model, x, y, settings, reporter, mean_logits, validate, checkpoint, fingerprint).run()
+    return _Run(model, x, y, settings, reporter, mean_logits, validate, score_name, checkpoint, fingerprint).run()
 
 
 class _Run:
@@ -123,15 +130,20 @@ class _Run:
         reporter: Reporter,
         mean_logits: NDArray[np.float32] | None,
         validate: Callable[[], float] | None,
+        score_name: str,
         checkpoint: str | Path | None,
         fingerprint: str,
     ) -> None:
         self.model, self.x, self.y, self.settings = model, x, y, settings
         self.reporter, self.mean_logits, self.validate = reporter, mean_logits, validate
-        self.checkpoint, self.fingerprint = checkpoint, fingerprint
+        self.score_name, self.checkpoint, self.fingerprint = score_name, checkpoint, fingerprint
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.sampler = _sampler(y, settings)
-        by_rows = set() if self.sampler is None else set(model.mixing.parameters())
+        self.pairs = (
+            ClassPairSampler(y, settings.batch_size, seed=settings.seed) if settings.label_sampling == "pair" else None
+        )
+        sampled = self.sampler is not None or self.pairs is not None
+        by_rows = {parameter for parameter in model.mixing.parameters() if sampled and parameter.requires_grad}
         natural = _natural_posteriors(model) if settings.optimizer == "natural" else []
         by_nature = {parameter for posterior in natural for parameter in posterior.natural_parameters()}
         narrow = [parameter for parameter in self.parameters if parameter not in by_rows | by_nature]
@@ -222,30 +234,47 @@ class _Run:
     def _gradients(self, rows: NDArray[np.int64], *, step: int) -> ELBO:
         """Leave the objective's gradient in the parameters, in those of the mixing row-sparse if labels are sampled."""
         like = self.parameters[0]
+        pair = None if self.pairs is None else self.pairs.draw(step)
+        rows = rows if pair is None else pair.rows
         x = row_block(self.x, rows, dtype=like.dtype, device=like.device)
         logits = None if self.mean_logits is None else torch.from_numpy(self.mean_logits[rows]).to(like)
-        if self.sampler is None:
+        context = BatchContext(x, torch.from_numpy(rows).to(like.device), self.settings.seed + step)
+        if pair is not None:
+            batch = pair.batch(self.y.shape[1], dtype=like.dtype, device=like.device)
+        elif self.sampler is not None:
+            batch = self.sampler.batch(self.y[rows], self.sampler.draw(step), dtype=like.dtype, device=like.device)
+        else:
             y = SparseRows.from_scipy(self.y[rows], dtype=like.dtype, device=like.device)
-            return self._backward(self.model, x, y, mean_logits=logits)
-        batch = self.sampler.batch(self.y[rows], self.sampler.draw(step), dtype=like.dtype, device=like.device)
-        model = self.model.restricted(batch.labels)
+            return self._backward(self.model.elbo, x, y, mean_logits=logits, context=context)
+        model = self.model.restricted(batch.labels, partial=pair is not None)
         logits = None if logits is None else logits.index_select(1, batch.labels)
-        elbo = self._backward(model, x, batch.y, label_weights=batch.weights, mean_logits=logits)
+        bound = partial(model.elbo, label_weights=batch.weights)
+        n_rows = None if pair is None else pair.n_rows
+        elbo = self._backward(bound, x, batch.y, mean_logits=logits, context=context, n_rows=n_rows)
         for whole, part in zip(self.model.mixing.parameters(), model.mixing.parameters(), strict=True):
-            assert part.grad is not None
-            whole.grad = torch.sparse_coo_tensor(
-                batch.labels[None], part.grad, whole.shape, is_coalesced=True, check_invariants=False
-            )
+            if part.grad is not None:
+                whole.grad = torch.sparse_coo_tensor(
+                    batch.labels[None], part.grad, whole.shape, is_coalesced=True, check_invariants=False
+                )
         return elbo
 
-    def _backward(self, model: VariationalModel, x: Inputs, y: SparseRows, **of_labels: Tensor | None) -> ELBO:
-        n_rows = self.x.shape[0]
+    def _backward(
+        self,
+        bound: Callable[..., ELBO],
+        x: Inputs,
+        y: SparseRows,
+        *,
+        mean_logits: Tensor | None,
+        context: BatchContext,
+        n_rows: float | None = None,
+    ) -> ELBO:
+        total = self.x.shape[0]
         try:
-            elbo = model.elbo(x, y, n_rows=n_rows, **of_labels)
+            elbo = bound(x, y, n_rows=n_rows or total, mean_logits=mean_logits, context=context)
         except NotPositiveDefiniteError as error:
             raise TrainingDivergedError(str(error)) from error
         self._forget_gradients()
-        (-elbo.tempered(self.settings.kl_weight) / n_rows).backward()
+        (-elbo.tempered(self.settings.kl_weight) / total).backward()
         return elbo
 
     def _forget_gradients(self) -> None:
@@ -288,7 +317,7 @@ class _Run:
         }
         progress.bound_sum = 0.0
         if self.validate is not None:
-            record["validation_P@1"] = score = self.validate()
+            record[f"validation_{self.score_name}"] = score = self.validate()
             if progress.best_score is None or score > progress.best_score:
                 progress.best_score, progress.best_epoch = score, epoch
                 self.best = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
@@ -311,7 +340,7 @@ class _Run:
 
 
 def _sampler(y: scipy.sparse.csr_matrix, settings: TrainingSettings) -> LabelSampler | None:
-    if settings.n_sampled_labels is None:
+    if settings.n_sampled_labels is None or settings.label_sampling == "pair":
         return None
     counts = np.bincount(y.indices, minlength=y.shape[1])
     return LabelSampler(counts, settings.n_sampled_labels, settings.label_sampling, seed=settings.seed)
@@ -328,7 +357,9 @@ def _step_scales(model: VariationalModel, parameters: Sequence[Tensor], settings
     Inducing inputs move in units of their entries. Loadings and linear coefficients move slower than the rest, which on
     real data gives better held-out log-loss: too fast, they fit noise before the inducing inputs find their places.
     """
-    scales: dict[Tensor, float] = {model.mixing.loadings: 0.3}
+    scales: dict[Tensor, float] = {}
+    if isinstance(model.mixing, FactorMixing):
+        scales[model.mixing.loadings] = 0.3
     for module in model.modules():
         if isinstance(module, InducingInputs):
             coordinates = module.coordinates()

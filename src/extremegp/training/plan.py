@@ -47,14 +47,21 @@ def training_memory(
         item_size: bytes of a number of the wide arrays.
     """
     d, k, p, m, b = settings.n_features, settings.n_labels, settings.n_latent, settings.n_inducing, batch_size
-    full, own_kernel = settings.posterior.startswith("full"), settings.kernel.startswith("se-p-ell")
-    parsimonious = settings.posterior == "parsimonious"
+    if settings.latents != "gp":
+        m = 0
+    full = settings.posterior.startswith("full")
+    own_kernel = settings.kernel.startswith("se-p-ell") or settings.inducing == "separate"
+    parsimonious = settings.posterior == "parsimonious" and m > 0
     inducing = _inducing_elements(settings, batch_size)
-    parameters = p * m + (p * m * m if full else p * m + m * m) + (d * p if settings.linear_term else 0) + d
+    linear = d * p * (2 if settings.latents == "linear-mean-field" else 1)
+    parameters = p * m + (p * m * m if full else p * m + m * m) + d
+    parameters += linear if settings.linear_term or settings.latents != "gp" else 0
+    # Softmax by draws, and pairs of utilities, take several arrays of batch and classes.
+    classes = 0 if settings.likelihood == "bernoulli" else 30 * b * (labels_per_step or k)
     mixing = 4 * k * (p + 1) if labels_per_step is None else (3 * k + 8 * labels_per_step) * (p + 1)
     expectations = (10 if settings.propensity else 6) * min(b * (labels_per_step or k), 1 << 20)
     each = 3 * p * b * m if full or own_kernel or parsimonious else 0
-    batch = 4 * b * m + 6 * b * p + each + expectations
+    batch = 4 * b * m + 6 * b * p + each + expectations + classes
     factors = 8 * m * m * (12 * (p if own_kernel else 1) + (9 * p if parsimonious else 0))
     training = item_size * (4 * parameters + mixing + 2 * batch + inducing) + factors + 12 * n_stored
     return training + _regression_bytes(settings, n_rows)
@@ -63,6 +70,10 @@ def training_memory(
 def _inducing_elements(settings: ModelSettings, batch_size: int) -> int:
     """Elements of the inducing inputs, and of what inner products with them take."""
     d, m, r, s = settings.n_features, settings.n_inducing, settings.n_subspace, settings.support_size
+    if settings.latents != "gp":
+        return 0
+    if settings.inducing == "separate":
+        return 9 * d * m * settings.n_latent
     if settings.inducing == "free":
         return 7 * d * m
     if settings.inducing == "sparse":
@@ -73,7 +84,11 @@ def _inducing_elements(settings: ModelSettings, batch_size: int) -> int:
 def _regression_bytes(settings: ModelSettings, n_rows: int) -> int:
     """What a regression on the rows takes: square matrices of its points, predictions of all rows for all labels."""
     points = settings.n_mean_points
-    return 4 * (3 * points * points + 3 * n_rows * settings.n_labels + 800 * settings.n_features) if points else 0
+    if not points:
+        return 0
+    # A subset of the rows is worked out in float64.
+    squares = 3 if points == n_rows else 10
+    return 4 * (squares * points * points + 3 * n_rows * settings.n_labels + 800 * settings.n_features)
 
 
 def check_memory(needed: int, *, settings: str, available: int | None = None) -> None:

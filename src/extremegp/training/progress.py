@@ -18,7 +18,7 @@ class Reporter(Protocol):
         """After every optimiser step; `elbo` is per row."""
 
     def epoch(self, record: dict[str, float]) -> None:
-        """After every epoch: epoch, elbo, kl, learning_rate, seconds and, where there is one, validation_P@1."""
+        """After every epoch: epoch, elbo, kl, learning_rate, seconds and, where there is one, a validation score."""
 
     def phase(self, name: str) -> None:
         """Before a part of the work that takes seconds and has no steps."""
@@ -90,8 +90,9 @@ class ProgressReporter:
         self._bar.update(task, completed=step, total=total_steps, elbo=self._smooth_elbo, validation=self._validation)
 
     def epoch(self, record: dict[str, float]) -> None:
-        if "validation_P@1" in record:
-            self._validation = f"  validation P@1 {100 * record['validation_P@1']:.2f}"
+        for name, value in record.items():
+            if name.startswith("validation_"):
+                self._validation = f"  {name.replace('_', ' ')} {100 * value:.2f}"
 
     def phase(self, name: str) -> None:
         self._console.print(f"{name} ...", highlight=False)

@@ -1,0 +1,343 @@
+"""Pictures of training, of predictions and of what a model has learnt, as Matplotlib figures.
+
+Needs Matplotlib, `pip install 'extremegp[plot]'`, which is imported when the first picture is drawn. Every function
+gives a `matplotlib.figure.Figure` of its own, outside of pyplot: a notebook shows it, `figure.savefig("picture.png")`
+writes it.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import cycle
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import coo_matrix, issparse
+
+from extremegp.errors import DataError, SettingsError
+from extremegp.metrics.probability import Reliability
+from extremegp.metrics.topk import check_positive_int
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+"""Okabe and Ito's, which colour-blind readers can tell apart."""
+DASHES = ("-", "--", "-.", ":")
+# The type of the keys is another in every version of Matplotlib.
+STYLE: dict[Any, Any] = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.grid": True,
+    "grid.alpha": 0.25,
+    "grid.linewidth": 0.6,
+    "axes.axisbelow": True,
+    "legend.frameon": False,
+    "legend.handlelength": 2.4,
+    "lines.linewidth": 1.5,
+    "hatch.linewidth": 0.6,
+}
+
+
+def reliability_diagram(reliability: Reliability | Mapping[str, Reliability], *, title: str | None = None) -> Figure:
+    """Share of true outcomes against predicted probability, and how many probabilities each bin holds.
+
+    Args:
+        reliability: what `ProbabilityMetrics.reliability` or `ClassMetrics.reliability` gave, or several by name.
+        title: text above; the expected calibration error (ECE) follows it, or the name of each of several.
+
+    Returns:
+        Two panels: the calibration curve beside the diagonal of perfect calibration, and the counts on a log scale.
+
+    Raises:
+        DataError: there is nothing to draw.
+        ImportError: Matplotlib is missing.
+    """
+    diagrams = _by_name(reliability)
+    if not any(diagram.count.any() for diagram in diagrams.values()):
+        raise DataError("a reliability diagram needs probabilities; call update with a block of them first")
+    with panels(2, width=4.5, height=5.0, ratios=(3, 1), share_x=True) as (figure, (curve, counts)):
+        curve.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--")
+        for (name, diagram), colour in zip(diagrams.items(), cycle(COLOURS)):
+            label = f"{name} (ECE {diagram.calibration_error:.3f})" if name else None
+            filled = diagram.count > 0
+            curve.plot(diagram.confidence[filled], diagram.frequency[filled], "o-", color=colour, ms=4, label=label)
+            edges = np.linspace(0, 1, len(diagram.count) + 1)
+            counts.stairs(diagram.count, edges, color=colour, fill=len(diagrams) == 1)
+        curve.set(xlim=(0, 1), ylim=(0, 1), ylabel="share that came true")
+        counts.set(xlabel="predicted probability", ylabel="number", yscale="log", ylim=(0.5, None))
+        if "" in diagrams:
+            error = f"ECE {diagrams[''].calibration_error:.3f}"
+            title = error if title is None else f"{title}, {error}"
+        else:
+            curve.legend()
+        curve.set_title(title or "")
+    return figure
+
+
+def learning_curve(
+    history: Sequence[Mapping[str, float]] | Mapping[str, Sequence[Mapping[str, float]]],
+) -> Figure:
+    """The bound by epoch and, where training was validated, the validation metric (T Figs. 3.2, 3.4-3.6).
+
+    The vertical range leaves out the first tenth of the epochs, in which curves rise steeply.
+
+    Args:
+        history: records of the epochs, such as `classifier.history_`, or those of several models by name.
+
+    Returns:
+        A panel for the ELBO and one for each validation metric of any record.
+
+    Raises:
+        DataError: there are no records, or a record has no epoch or ELBO.
+        ImportError: Matplotlib is missing.
+    """
+    histories = _by_name(history)
+    records = [record for each in histories.values() for record in each]
+    if not all(histories.values()) or not records or not all({"epoch", "elbo"} <= record.keys() for record in records):
+        raise DataError("a learning curve needs a history of one or more records, each with its epoch and elbo")
+    metrics = ["elbo", *dict.fromkeys(key for record in records for key in record if key.startswith("validation"))]
+    with panels(len(metrics), width=4.5, height=0.6 + 2.2 * len(metrics), share_x=True) as (figure, axes):
+        for axis, metric in zip(axes, metrics, strict=True):
+            curves = []
+            for (name, each), colour, dash in zip(histories.items(), cycle(COLOURS), cycle(DASHES)):
+                known = [record for record in each if metric in record]
+                curves.append([record[metric] for record in known])
+                epochs = [record["epoch"] for record in known]
+                axis.plot(
+                    epochs, curves[-1], dash, color=colour, label=name or None, marker="." if len(known) < 2 else ""
+                )
+            axis.set_ylabel("ELBO" if metric == "elbo" else metric.replace("_", " "))
+            zoom(axis, curves)
+        axes[-1].set_xlabel("epoch")
+        if "" not in histories:
+            axes[0].legend()
+    return figure
+
+
+def error_curve(
+    curves: Mapping[str, tuple[ArrayLike, ArrayLike]],
+    *,
+    xlabel: str = "inducing inputs M",
+    ylabel: str = "error rate",
+    reference: Mapping[str, float] | None = None,
+) -> Figure:
+    """Error against the size of the model on a logarithmic scale, as T Fig. 3.3.
+
+    Args:
+        curves: for each name the sizes, positive, and the error at each, in any order.
+        xlabel: what the sizes are.
+        ylabel: what the errors are.
+        reference: errors of models without that size, by name: horizontal lines.
+
+    Returns:
+        One panel.
+
+    Raises:
+        DataError: there are no curves, or sizes and errors are not as many finite numbers, sizes positive.
+        ImportError: Matplotlib is missing.
+    """
+    points = {name: (np.asarray(xs, dtype=float), np.asarray(errors, float)) for name, (xs, errors) in curves.items()}
+    if not points:
+        raise DataError("an error curve needs one or more curves")
+    for name, (xs, errors) in points.items():
+        if xs.ndim != 1 or len(xs) == 0 or xs.shape != errors.shape or not np.all(np.isfinite([xs, errors]) & (xs > 0)):
+            raise DataError(
+                f"{name} needs an error for each of one or more positive {xlabel}; got {xs.shape}, {errors.shape}"
+            )
+    with panels(1, width=4.5, height=3.2) as (figure, (axis,)):
+        for (name, (xs, errors)), colour, dash in zip(points.items(), cycle(COLOURS), cycle(DASHES)):
+            order = np.argsort(xs)
+            axis.plot(xs[order], errors[order], dash, marker="o", markersize=4, color=colour, label=name)
+        for (name, value), colour in zip((reference or {}).items(), cycle(COLOURS[::-1])):
+            axis.axhline(value, color=colour, linewidth=1, linestyle=(0, (1, 1)), label=name)
+        axis.set(xlabel=xlabel, ylabel=ylabel, xscale="log")
+        axis.legend()
+    return figure
+
+
+def inducing_images(
+    before: ArrayLike,
+    after: ArrayLike | Mapping[str, ArrayLike],
+    *,
+    image_shape: tuple[int, int] | None = None,
+    rows: Sequence[int] | None = None,
+) -> Figure:
+    """Inducing inputs before and after training as grey images, as T Figs. 3.7-3.9.
+
+    Each column has a scale of its own: from its least to its greatest value, or about zero if it has values of both
+    signs, so that zero is the middle grey.
+
+    Args:
+        before: M x D inducing inputs at the start.
+        after: M x D of a trained model, or of several by name.
+        image_shape: height and width, of product D; by default the images are square.
+        rows: indices of the inducing inputs to show; the first four by default.
+
+    Returns:
+        A row of images for each inducing input: at the start, then of each model.
+
+    Raises:
+        DataError: arrays are not finite numbers of one shape M x D.
+        SettingsError: D is no square and `image_shape` is None, its product is not D, or a row is not in 0 .. M - 1.
+        ImportError: Matplotlib is missing.
+    """
+    models = after if isinstance(after, Mapping) else {"trained": after}
+    columns = [(name, np.asarray(inputs)) for name, inputs in (("start", before), *models.items())]
+    shape = columns[0][1].shape
+    for name, inputs in columns:
+        if (
+            inputs.ndim != 2
+            or inputs.shape != shape
+            or inputs.dtype.kind not in "biuf"
+            or not np.isfinite(inputs).all()
+        ):
+            raise DataError(
+                f"inducing inputs must be finite numbers, M x D, of one shape; {name} is {inputs.dtype} of shape "
+                f"{inputs.shape}, the first {shape}"
+            )
+    height, width = _image_shape(shape[1], image_shape)
+    chosen = list(range(min(4, shape[0]))) if rows is None else list(rows)
+    if not chosen or not all(0 <= row < shape[0] for row in chosen):
+        raise SettingsError(f"rows must be indices of the {shape[0]} inducing inputs, from 0; got {chosen}")
+    size = (1.3 * len(columns), 0.4 + 1.3 * len(chosen) * height / width)
+    with _figure(*size) as figure:
+        grid = figure.subplots(len(chosen), len(columns), squeeze=False)
+        for axes, (name, inputs) in zip(grid.T, columns, strict=True):
+            shown = inputs[chosen].astype(np.float64)
+            low, high = shown.min(), shown.max()
+            if low < 0 < high:
+                high = max(-low, high)
+                low = -high
+            axes[0].set_title(name)
+            for axis, image in zip(axes, shown, strict=True):
+                axis.imshow(image.reshape(height, width), cmap="gray", vmin=low, vmax=high)
+                axis.set_axis_off()
+    return figure
+
+
+def confusion_matrix(matrix: Any, class_names: Sequence[str], *, largest: int = 20) -> Figure:
+    """Counts of true against predicted classes, coloured by their share of the true class's rows.
+
+    Args:
+        matrix: K x K counts, true classes down, sparse or dense: as `ClassMetrics.confusion` gives it.
+        class_names: K names.
+        largest: number of classes to show on their own, those with most rows, in the order of the matrix. All others
+            are one class "others", whose diagonal includes what is confused among them.
+
+    Returns:
+        One panel.
+
+    Raises:
+        DataError: the matrix is not K x K, or holds a negative number.
+        SettingsError: `largest` is not a positive integer.
+        ImportError: Matplotlib is missing.
+    """
+    check_positive_int(largest, "largest")
+    given: Any = matrix if issparse(matrix) else np.asarray(matrix)
+    n_classes = len(class_names)
+    if given.shape != (n_classes, n_classes) or n_classes == 0 or given.dtype.kind not in "biuf":
+        raise DataError(
+            f"a confusion matrix of {n_classes} named classes is {n_classes} x {n_classes}; got shape {given.shape}"
+        )
+    counts = coo_matrix(given)
+    if not np.all(counts.data >= 0):
+        raise DataError("a confusion matrix holds counts, at least 0; check for negative numbers and NaN")
+    support = np.asarray(counts.sum(axis=1)).ravel()
+    shown = np.sort(np.argsort(-support, kind="stable")[:largest])
+    names = [str(class_names[label]) for label in shown]
+    if len(shown) < n_classes:
+        names.append(f"others ({n_classes - len(shown)})")
+    place = np.full(n_classes, len(shown))
+    place[shown] = np.arange(len(shown))
+    table = coo_matrix((counts.data, (place[counts.row], place[counts.col])), shape=2 * (len(names),)).toarray()
+    shares = table / np.maximum(1, table.sum(axis=1, keepdims=True))
+    side = 1.8 + 0.34 * len(names)
+    with panels(1, width=side, height=side) as (figure, (axis,)):
+        axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
+        for (row, column), count in np.ndenumerate(table):
+            if count:
+                colour = "white" if shares[row, column] > 0.5 else "black"
+                axis.text(column, row, f"{count:g}", ha="center", va="center", fontsize=6, color=colour)
+        axis.set_xticks(range(len(names)), names, rotation=90)
+        axis.set_yticks(range(len(names)), names)
+        axis.grid(visible=False)
+        axis.set(xlabel="predicted class", ylabel="true class")
+    return figure
+
+
+@contextmanager
+def panels(
+    n_panels: int, *, width: float, height: float, ratios: Sequence[float] | None = None, share_x: bool = False
+) -> Iterator[tuple[Figure, list[Axes]]]:
+    """A figure of panels one above the other, in `STYLE` while it is drawn.
+
+    Args:
+        n_panels: number of panels.
+        width: of the figure, in inches.
+        height: of the figure, in inches.
+        ratios: heights of the panels, relative to each other.
+        share_x: whether the horizontal axis is that of all panels.
+
+    Yields:
+        The figure and its panels from the top.
+
+    Raises:
+        ImportError: Matplotlib is missing.
+    """
+    with _figure(width, height) as figure:
+        axes = figure.subplots(n_panels, 1, squeeze=False, height_ratios=ratios, sharex=share_x)
+        yield figure, list(axes[:, 0])
+
+
+def zoom(axis: Axes, curves: Iterable[Sequence[float] | NDArray[Any]], marks: Iterable[float] = ()) -> None:
+    """Leave the first tenth of the epochs, in which curves fall or rise steeply, out of the vertical range.
+
+    Args:
+        axis: where the curves are drawn, against epochs.
+        curves: values by epoch.
+        marks: single values to keep in the range.
+    """
+    from matplotlib.ticker import MaxNLocator
+
+    shown = [*marks, *(float(value) for curve in curves for value in curve[len(curve) // 10 :])]
+    low, high = min(shown), max(shown)
+    if low < high:
+        margin = 0.05 * (high - low)
+        axis.set_ylim(low - margin, high + margin)
+    axis.xaxis.set_major_locator(MaxNLocator(integer=True))
+
+
+@contextmanager
+def _figure(width: float, height: float) -> Iterator[Figure]:
+    try:
+        import matplotlib
+        from matplotlib.figure import Figure
+    except ImportError as error:
+        raise ImportError("pictures need Matplotlib: pip install 'extremegp[plot]'") from error
+    with matplotlib.rc_context(STYLE):
+        yield Figure(figsize=(width, height), layout="constrained")
+
+
+def _by_name(one_or_more: Any) -> dict[str, Any]:
+    """What has no name is named ""."""
+    return dict(one_or_more) if isinstance(one_or_more, Mapping) else {"": one_or_more}
+
+
+def _image_shape(n_features: int, image_shape: tuple[int, int] | None) -> tuple[int, int]:
+    if image_shape is None:
+        side = math.isqrt(n_features)
+        if side == 0 or side**2 != n_features:
+            raise SettingsError(f"{n_features} features make no square image; pass image_shape=(height, width)")
+        return side, side
+    height, width = image_shape
+    if height < 1 or height * width != n_features:
+        raise SettingsError(
+            f"an image of {height} x {width} has {height * width} pixels; there are {n_features} features"
+        )
+    return height, width
