@@ -29,6 +29,10 @@ RING_NOISE = 0.28
 """Standard deviation of both coordinates: of points so near each other about 6 % lie nearer another ring."""
 
 
+PIXELS = dict.fromkeys(("mnist", "fashion-mnist"), "scale")
+"""The features step of the papers' methods on images: grey values as they are, up to one factor."""
+
+
 class ClassSplit(NamedTuple):
     """Rows of one class each, as they come: no features step has been applied.
 
@@ -138,7 +142,7 @@ def _idx(folder: Path) -> ClassSplit:
 
 def _images(x: FloatMatrix, y: NDArray[Any], test_x: FloatMatrix, test_y: NDArray[Any]) -> ClassSplit:
     side = round(x.shape[1] ** 0.5)
-    return ClassSplit(x, y, test_x, test_y, features="scale", image_shape=(side, side))
+    return ClassSplit(x, y, test_x, test_y, image_shape=(side, side))
 
 
 def _first_labels(folder: Path, name: str) -> ClassSplit:

@@ -171,9 +171,10 @@ def _trained(model: MultiClassGPClassifier, params: dict[str, Any], *, images: b
         "epoch_seconds": statistics.median(whole[1:] if len(whole) > 1 else whole) if len(whole) else None,
     }
     inducing = next((m for m in model.model_.modules() if isinstance(m, InducingInputs)), None)
-    if images and inducing is not None:
+    if images and inducing is not None and model.features_.kind == "scale":
         z = inducing().detach().numpy()
-        z = z.reshape(-1, z.shape[-1])
+        # Grey values up to a factor, in which the background is zero.
+        z = z.reshape(-1, z.shape[-1]) - model.features_.transform(np.zeros((1, z.shape[-1])))
         shown = z[np.linspace(0, len(z), N_SHOWN, endpoint=False).astype(int)]
         found["inducing"] = [" ".join(f"{value:.4g}" for value in row) for row in shown]
     return found

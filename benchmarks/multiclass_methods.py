@@ -108,11 +108,17 @@ def studies(args: Any) -> Iterable[Study]:
 
 def run_of(args: Any, method: str, name: str, **changes: Any) -> Job:
     """A method's run on a set as "methods" makes it, with some parameters changed."""
-    params = {} if method == DEFAULT else dict(CLASS_PRESETS[method].settings)
+    params = {} if method == DEFAULT else settings(method, name)
     by_pairs = params.get("class_sampling") == "pair" and args.pair_epochs is not None
     plan = {"epochs": args.pair_epochs if by_pairs else args.epochs, "time_budget": args.time_budget}
     params |= {key: value for key, value in plan.items() if value is not None} | changes
     return class_worker.job(name, params, seed=args.seed)
+
+
+def settings(method: str, name: str) -> dict[str, Any]:
+    """A method's preset and, on images, the papers' features step."""
+    step = {"features": class_data.PIXELS[name]} if name in class_data.PIXELS else {}
+    return dict(CLASS_PRESETS[method].settings) | step
 
 
 def methods(args: Any, name: str) -> Study:
@@ -169,7 +175,7 @@ def times(args: Any) -> Study:
     sizes = {"n_inducing": n_inducing, "batch_size": batch, "epochs": 3}
     jobs = {}
     for method in class_data.THESIS:
-        params = dict(CLASS_PRESETS[method].settings) | sizes
+        params = settings(method, args.images) | sizes
         jobs[method] = class_worker.job(args.images, params, seed=args.seed, n_rows=n_rows, score=False)
     return Study(jobs, show)
 
@@ -202,7 +208,7 @@ def rings(args: Any, pictures: Pictures) -> Study:
     jobs = {
         method: class_worker.job(
             args.rings,
-            dict(CLASS_PRESETS[method].settings) | {"epochs": args.rings_epochs},
+            settings(method, args.rings) | {"epochs": args.rings_epochs},
             seed=args.seed,
             follow=True,
             score=False,
@@ -249,7 +255,8 @@ def inducing_images(args: Any, pictures: Pictures, figure: str, pair: tuple[str,
             pictures.draw(f"figure_{figure[1:]}", lambda: plots.inducing_images(before, after))
 
     # The same seed draws the same start, which inducing inputs that are not learnt keep; a step or so is enough.
-    jobs = {start: run_of(args, pair[0], args.images, learn_inducing=False, epochs=1, time_budget=1e-3)}
+    still = {"learn_inducing": False, "epochs": 1, "time_budget": 1e-3}
+    jobs = {start: run_of(args, pair[0], args.images, **still) | {"score": False}}
     return Study(jobs | {method: run_of(args, method, args.images) for method in pair}, show)
 
 

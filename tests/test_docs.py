@@ -16,11 +16,12 @@ import typer
 
 from extremegp.cli import app
 from extremegp.cli.settings import parse_settings
-from extremegp.presets import PRESETS
+from extremegp.presets import CLASS_PRESETS, PRESETS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+CLASS_OPTIONS = {"--labels", "--label-column", "--x-key", "--y-key", "--first-label"}
 SHELL = ("bash", "console", "sh", "shell")
 
 
@@ -84,10 +85,11 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         options = [word.partition("=")[0] for word in words if word.startswith("-")]
         assert set(options) <= known, words
         for option, value in pairwise(words):
+            of_classes = CLASS_OPTIONS & set(options) or "multiclass" in words
             if option == "--set":
-                parse_settings([value])
+                parse_settings([value], "multiclass" if of_classes else "multilabel")
             if option == "--preset":
-                assert value in PRESETS
+                assert value in (CLASS_PRESETS if of_classes else PRESETS)
 
 
 def test_pages_have_blocks_to_check() -> None:

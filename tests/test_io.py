@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import tracemalloc
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+import scipy.sparse
 import torch
 
 import extremegp
@@ -344,7 +346,7 @@ def test_a_support_beyond_the_features_is_refused(column: int, saved: Path, tmp_
 
 @pytest.mark.parametrize(("name", "index"), [("rows", 20), ("rows", -1), ("columns", 4)])
 def test_a_regression_on_points_or_features_that_are_not_there_is_refused(name: str, index: int, tmp_path: Path):
-    x, y = random_inputs(20, 4), random_labels(20, 3)
+    x, y = scipy.sparse.csr_matrix(random_inputs(20, 4)), random_labels(20, 3)
     small = {"n_inducing": 3, "n_latent": 2, "epochs": 1, "verbose": False, "mean_function": "regression"}
     folder = tmp_path / "regressed"
     extremegp.MultiLabelGPClassifier(**small, random_state=0).fit(x, y.astype(int)).save(folder)
@@ -354,3 +356,49 @@ def test_a_regression_on_points_or_features_that_are_not_there_is_refused(name: 
     _rewrite(folder, tensors={f"model.mean_function.{name}": indices})
     with pytest.raises(ModelFormatError, match="index out of range"):
         extremegp.load(folder)
+
+
+CLASS_ALTERATIONS: dict[str, Callable[[Path], None]] = {
+    "classes too few": lambda folder: _rewrite(folder, config={"labels": {"kind": "str", "names": ["a", "b"]}}),
+    "classes of another kind": lambda folder: _rewrite(folder, config={"labels": {"kind": "int", "names": ["a"] * 3}}),
+    "classes out of order": lambda folder: _rewrite(folder, config={"labels": {"kind": "str", "names": list("cba")}}),
+    "classes no object": lambda folder: _rewrite(folder, config={"labels": ["a", "b", "c"]}),
+    "no classes": lambda folder: _rewrite(folder, config={"labels": None}),
+    "unknown likelihood": lambda folder: _rewrite(folder, config=_settings(folder, likelihood="os.system")),
+    "likelihood no string": lambda folder: _rewrite(folder, config=_settings(folder, likelihood=[1])),
+    "likelihood of labels": lambda folder: _rewrite(folder, config=_settings(folder, likelihood="bernoulli")),
+    "unknown mixing": lambda folder: _rewrite(folder, config=_settings(folder, mixing="none")),
+    "unknown latents": lambda folder: _rewrite(folder, config=_settings(folder, latents="trees")),
+    "unknown local": lambda folder: _rewrite(folder, config=_settings(folder, local="global")),
+    "too few functions": lambda folder: _rewrite(folder, config=_settings(folder, n_latent=2)),
+    "huge local rows": lambda folder: _rewrite(folder, config=_settings(folder, n_local_rows=HUGE)),
+    "separate inducing inputs": lambda folder: _rewrite(folder, config=_settings(folder, inducing="separate")),
+    "other target kind": lambda folder: _rewrite(folder, config={"target_kind": "dense"}),
+    "features without centre": lambda folder: _rewrite(folder, tensors={"features.centre": None}),
+    "features not finite": lambda folder: _rewrite(
+        folder, tensors={"features.factor": torch.full((4,), float("inf"))}
+    ),
+    "visits below zero": lambda folder: _rewrite(
+        folder, tensors={"model.likelihood.locals.visits": torch.full((30,), -1, dtype=torch.int64)}
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def class_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("classes") / "model"
+    x, y = random_inputs(30, 4), np.array(["a", "b", "c"] * 10)
+    options = {"likelihood": "ar-softmax", "local": "stored", "mean_function": "zero", "n_inducing": 3, "epochs": 1}
+    extremegp.MultiClassGPClassifier(**options, random_state=0, verbose=False).fit(x, y).save(folder)
+    extremegp.load(folder)
+    return folder
+
+
+@pytest.mark.parametrize("case", CLASS_ALTERATIONS)
+def test_an_altered_class_model_is_refused(case: str, class_model: Path, tmp_path: Path):
+    folder = tmp_path / "model"
+    shutil.copytree(class_model, folder)
+    CLASS_ALTERATIONS[case](folder)
+    with pytest.raises(ModelFormatError) as caught:
+        extremegp.load(folder)
+    assert "\n" not in str(caught.value)

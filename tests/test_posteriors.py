@@ -239,3 +239,16 @@ def test_families_without_a_natural_gradient_say_so(name: str):
     assert posterior.natural_parameters() == []
     with pytest.raises(NotImplementedError, match="no natural gradient"):
         posterior.natural_step(0.1, scale=1.0)
+
+
+def test_a_natural_step_away_from_a_convex_data_term_keeps_the_covariance_positive():
+    posterior = Full(2, 3)
+    # A gradient by the factors that asks for less than no precision.
+    posterior.q_mean.grad = torch.zeros(2, 3)
+    posterior.raw_factors.grad = -torch.eye(3).repeat(2, 1, 1)
+    before = whitened_moments(posterior)[1]
+    posterior.natural_step(0.9, 100.0)
+    after = whitened_moments(posterior)[1]
+    assert np.isfinite(after).all()
+    # Precision falls to a tenth at most.
+    np.testing.assert_allclose(np.linalg.eigvalsh(after), 10 * np.linalg.eigvalsh(before), rtol=1e-4)

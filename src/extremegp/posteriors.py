@@ -19,6 +19,9 @@ from torch import Tensor, nn
 from extremegp.linalg import inverse_cholesky, lower_triangular
 
 
+_LEAST_GROWTH = 0.1  # of precision in one natural step; concave data terms only ever add to it
+
+
 class Posterior(nn.Module, ABC):
     """q(u) for P functions and M inducing inputs.
 
@@ -76,8 +79,17 @@ def _gradient(parameter: Tensor) -> Tensor:
 def _natural_scales(log_scales: Tensor, step: float, scale: float) -> None:
     """1/d becomes 1/d - 2 step dbound/dd."""
     growth = 1 + 2 * step * scale * _gradient(log_scales)
-    # Concave data terms only ever add precision; others may not take away more than a tenth of it in one step.
-    log_scales.sub_(growth.clamp_(min=0.1).log())
+    log_scales.sub_(growth.clamp_(min=_LEAST_GROWTH).log())
+
+
+def _made_positive(precision: Float[Tensor, "P M M"]) -> Float[Tensor, "P M M"]:
+    """The matrices themselves if all are positive definite; else with eigenvalues below a tenth raised to that."""
+    _, failed = torch.linalg.cholesky_ex(precision)
+    if not failed.any():
+        return precision
+    values, vectors = torch.linalg.eigh(precision)
+    raised: Tensor = (vectors * values.clamp(min=_LEAST_GROWTH).unsqueeze(-2)) @ vectors.mT
+    return raised
 
 
 def _dots(a: Float[Tensor, "*P B M"], v: Float[Tensor, "P M"]) -> Float[Tensor, "B P"]:
@@ -209,7 +221,7 @@ class Full(Posterior):
         inner = (factors.mT @ by_factor.tril()).tril()
         inner.diagonal(dim1=-2, dim2=-1).mul_(0.5)
         identity = torch.eye(factors.shape[-1], dtype=factors.dtype, device=factors.device)
-        precision = identity - step * (inner + inner.mT)
+        precision = _made_positive(identity - step * (inner + inner.mT))
         root = factors @ inverse_cholesky(precision, relative_jitter=0.0).mT
         covariance = root @ root.mT
         renewed = torch.linalg.cholesky(covariance)

@@ -44,7 +44,7 @@ def test_names_of_columns_are_kept_and_saved(
 def test_other_columns_or_another_order_are_refused(case: tuple[GPEstimator, pd.DataFrame, np.ndarray]) -> None:
     estimator, x, y = case
     estimator.fit(x, y)
-    with pytest.raises(DataError, match="The feature names should match.*their order differs"):
+    with pytest.raises(DataError, match=r"The feature names should match.*their order differs"):
         estimator.predict(x[["height", "width", "depth"]])
     with pytest.raises(DataError, match="only one of the two has 'colour', 'depth'"):
         estimator.predict_proba(x.rename(columns={"depth": "colour"}))

@@ -89,6 +89,31 @@ def test_every_likelihood_learns_rings_of_which_no_linear_function_knows(likelih
     assert linear.score(test_x, NAMES[test_codes]) < 0.6
 
 
+def _five_rings(n_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Like the thesis' data (T 3.8.2): neighbouring rings overlap so that no classifier is below 6.4 % of errors."""
+    rng = np.random.default_rng(seed)
+    codes, angles = np.repeat(np.arange(5), n_rows), rng.uniform(0, 2 * np.pi, 5 * n_rows)
+    circle = np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    return (1 + codes)[:, None] * circle + 0.28 * rng.normal(size=circle.shape), codes
+
+
+@pytest.mark.slow
+def test_five_rings_are_learnt_to_the_thesis_error_and_linear_functions_fail():
+    x, codes = _five_rings(1000, 0)
+    test_x, test_codes = _five_rings(500, 1)
+    errors = {}
+    for name, options in {
+        "default": {},
+        "OVSE-P": dict(CLASS_PRESETS["OVSE-P"].settings) | {"n_inducing": 40, "epochs": 300},
+        "OVSE-LIN": dict(CLASS_PRESETS["OVSE-LIN"].settings),
+    }.items():
+        classifier = MultiClassGPClassifier(**options, random_state=0, verbose=False).fit(x, codes)
+        errors[name] = 1 - classifier.score(test_x, test_codes)
+    assert errors["default"] < 0.071
+    assert errors["OVSE-P"] < 0.078
+    assert errors["OVSE-LIN"] > 0.6
+
+
 @pytest.mark.parametrize("name", CLASS_PRESETS)
 def test_every_preset_learns_and_survives_saving(name: str, tmp_path: Path):
     x, codes = blobs(150)

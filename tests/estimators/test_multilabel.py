@@ -21,7 +21,7 @@ from tests.models import random_inputs
 import extremegp
 from extremegp import MultiLabelGPClassifier
 from extremegp.errors import ExtremeGPError
-from extremegp.estimators import multilabel
+from extremegp.estimators import fitting
 from extremegp.metrics import propensities
 from extremegp.training import NoReporter, TrainingInterrupted
 
@@ -340,12 +340,12 @@ def test_training_resumes_from_its_checkpoint_to_the_same_bits(tmp_path: Path, m
     options = {"checkpoint": path, "validation_fraction": 0.25, "epochs": 5}
     expected = small_classifier(**{**options, "checkpoint": None}).fit(*small_data())
 
-    class Interrupting(multilabel.NoReporter):
+    class Interrupting(NoReporter):
         def step(self, step: int, total_steps: int, elbo: float) -> None:
             if step == 5:
                 signal.raise_signal(signal.SIGINT)
 
-    monkeypatch.setattr(multilabel, "NoReporter", Interrupting)
+    monkeypatch.setattr(fitting, "NoReporter", Interrupting)
     with pytest.raises(TrainingInterrupted):
         small_classifier(**options).fit(*small_data())
     monkeypatch.undo()
@@ -671,7 +671,7 @@ def test_a_run_with_a_regression_resumes_to_the_same_bits(tmp_path: Path, monkey
     x, y = small_data()
     settings = {"mean_function": "regression", "checkpoint_seconds": 0.0}
     straight = small_classifier(**settings).fit(x, y)
-    original = multilabel.train
+    original = fitting.train
 
     def interrupted(*args: Any, **options: Any) -> Any:
         class Stop(NoReporter):
@@ -681,10 +681,10 @@ def test_a_run_with_a_regression_resumes_to_the_same_bits(tmp_path: Path, monkey
 
         return original(*args, **{**options, "reporter": Stop()})
 
-    monkeypatch.setattr(multilabel, "train", interrupted)
+    monkeypatch.setattr(fitting, "train", interrupted)
     with pytest.raises(KeyboardInterrupt):
         small_classifier(**settings, checkpoint=tmp_path / "c").fit(x, y)
-    monkeypatch.setattr(multilabel, "train", original)
+    monkeypatch.setattr(fitting, "train", original)
     resumed = small_classifier(**settings, checkpoint=tmp_path / "c").fit(x, y)
     np.testing.assert_array_equal(resumed.predict_proba(x), straight.predict_proba(x))
 

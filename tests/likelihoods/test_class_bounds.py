@@ -88,7 +88,7 @@ def _check_own(batch: small.Batch, n_draws: int) -> None:
     """The probit bound against the multinomial probit; robust-max, which is exact, against itself."""
     c = int(batch.y.columns)
     expected, error = reference.expected_in_chunks(
-        _draws(batch, n_draws // 5, 1), lambda f: reference.log_multinomial_probit(f, c)
+        _draws(batch, n_draws // 20, 1), lambda f: reference.log_multinomial_probit(f, c)
     )
     assert ProbitOneVsEach().expected_log_prob(*batch).item() <= expected + 4.5 * error + 1e-4 * (1 + abs(expected))
     if batch.latents.offset is None:
@@ -117,11 +117,11 @@ def test_the_probit_bound_and_the_robust_maximum_agree_with_samples(batch: small
 
 
 @pytest.mark.slow
-@settings(max_examples=100)
+@settings(max_examples=20)
 @given(BATCH)
 def test_a_million_samples_agree_too(batch: small.Batch):
     _check_softmax(batch, 1_000_000)
-    _check_logit(batch, 100_000)
+    _check_logit(batch, 50_000)
     _check_own(batch, 1_000_000)
 
 

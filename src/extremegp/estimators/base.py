@@ -32,6 +32,7 @@ class GPEstimator(BaseEstimator):
     """A scikit-learn estimator around a `VariationalModel`, with `save` and `extremegp.load`."""
 
     _target_kinds: ClassVar[tuple[str, ...]]
+    _likelihoods: ClassVar[tuple[str, ...]]
 
     def _adopt(
         self,
@@ -116,6 +117,8 @@ class GPEstimator(BaseEstimator):
     ) -> Self:
         estimator = cls(**_known_params(cls, config.get("params"), folder))
         settings = _settings(config.get("settings"), folder)
+        if settings.likelihood not in cls._likelihoods:
+            raise ModelFormatError(f"{folder}: {cls.__name__} has no likelihood {settings.likelihood!r}")
         model = _model(settings, tensors, folder)
         try:
             arrays = {name: tensor.numpy() for name, tensor in _part(tensors, "features.").items()}

@@ -12,6 +12,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from extremegp.building import CLASS_LIKELIHOODS
 from extremegp.data import (
     ClassSpace,
     FloatMatrix,
@@ -90,7 +91,7 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         epochs: passes over the data; "auto" depends on the number of rows.
         batch_size: rows per step; "auto" depends on the number of rows.
         learning_rate: peak of the one-cycle schedule.
-        optimizer: as in `MultiLabelGPClassifier`.
+        optimizer: as in `MultiLabelGPClassifier`; "auto" is "adam" for pairs of classes and robust-max too.
         natural_step: as in `MultiLabelGPClassifier`.
         n_sampled_classes: classes drawn at every step to stand for all that no row of the batch has (X 10), a number or
             a share of the classes; None looks at all classes; "auto" does so up to 20,000 classes and draws 1000
@@ -132,6 +133,7 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
 
     label_space_: ClassSpace
     _target_kinds: ClassVar[tuple[str, ...]] = ("int", "str", "bool", "float")
+    _likelihoods: ClassVar[tuple[str, ...]] = CLASS_LIKELIHOODS
 
     def __init__(
         self,

@@ -109,6 +109,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
 
     label_space_: LabelSpace | None
     _target_kinds: ClassVar[tuple[str, ...]] = ("lists", "sparse", "dense")
+    _likelihoods: ClassVar[tuple[str, ...]] = ("bernoulli",)
 
     def __init__(
         self,

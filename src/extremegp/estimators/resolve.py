@@ -283,8 +283,10 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         n_sampled = min(number("n_sampled_labels", n_sampled, low=1, integer=True), model.n_labels)
     optimizer = choice("optimizer", params["optimizer"], ("auto", "natural", "adam"))
     if optimizer == "auto":
-        # Measured: natural gradients end higher for all families that have them but this one.
-        optimizer = "adam" if model.posterior == "mean-field" else "natural"
+        # Measured: natural gradients end higher for all families that have them but this one. Those of a pair of classes
+        # are so noisy that they need Adam's division by their size, and the robust maximum is not concave.
+        unsteady = params["label_sampling"] == "pair" or model.likelihood == "robust-max"
+        optimizer = "adam" if model.posterior == "mean-field" or unsteady else "natural"
     natural_step = params["natural_step"]
     if natural_step == "auto":
         # The less noise there is in the gradient of a batch, the longer a step may be.
