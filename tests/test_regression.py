@@ -144,6 +144,19 @@ def test_a_label_of_no_row_stays_finite():
     np.testing.assert_allclose(fitted.logits[:, 1], logit(5e-3), rtol=1e-5)
 
 
+def test_in_double_precision_it_says_the_same_of_arrays_and_of_csr():
+    x, y = _data()
+    fitted = fit_regression(x.astype(np.float32), _csr(y), rng=np.random.default_rng(0)).mean
+    new = random_inputs(7, D, seed=9)
+    with torch.no_grad():
+        single = fitted.logits(torch.from_numpy(new).float())
+        fitted.double()
+        for rows in (torch.from_numpy(new), sparse_rows(new)):
+            double = fitted.logits(rows)
+            assert double.dtype == torch.float64
+            torch.testing.assert_close(double.float(), single, rtol=0, atol=1e-4)
+
+
 def _kept(n_points: int | None) -> np.ndarray:
     return np.linspace(0, N - 1, n_points or N).round().astype(int)
 

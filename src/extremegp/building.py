@@ -39,6 +39,7 @@ from extremegp.likelihoods import (
     Softmax,
     SoftmaxMonteCarlo,
 )
+from extremegp.likelihoods.augment_reduce import Local
 from extremegp.mixing import FactorMixing, IdentityMixing, Mixing
 from extremegp.model import VariationalModel
 from extremegp.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
@@ -60,7 +61,6 @@ LikelihoodName = Literal[
 ]
 MixingName = Literal["factor", "identity"]
 LatentsName = Literal["gp", "linear", "linear-mean-field", "linear-point"]
-LocalName = Literal["optimal", "amortised", "stored"]
 
 # Functions of the number of weights (where they are learnt one by one) and of P.
 _KERNELS: dict[str, Callable[[int, int], Kernel]] = {
@@ -104,7 +104,7 @@ SPACES: tuple[str, ...] = get_args(Space)
 CLASS_LIKELIHOODS: tuple[str, ...] = tuple(name for name in get_args(LikelihoodName) if name != "bernoulli")
 MIXING_NAMES: tuple[str, ...] = get_args(MixingName)
 LATENTS_NAMES: tuple[str, ...] = get_args(LatentsName)
-LOCAL_NAMES: tuple[str, ...] = get_args(LocalName)
+LOCAL_NAMES: tuple[str, ...] = get_args(Local)
 _LINEAR_POSTERIORS: dict[str, LinearPosterior] = {
     "linear": "shared",
     "linear-mean-field": "mean-field",
@@ -163,7 +163,7 @@ class ModelSettings:
     likelihood: LikelihoodName = "bernoulli"
     mixing: MixingName = "factor"
     latents: LatentsName = "gp"
-    local: LocalName = "optimal"
+    local: Local = "optimal"
     n_local_rows: int = 0
 
     def build(self) -> VariationalModel:

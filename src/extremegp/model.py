@@ -97,7 +97,7 @@ class VariationalModel(nn.Module):
             labels: the labels, ascending.
             partial: where every label has a latent function of its own, leave out those of the other labels, and let
                 the KL of the L stand for that of all (T 3.36): without bias if every label is as likely to be among
-                the L. Nothing then costs more for more labels. Else the KL is that of all functions.
+                the L. The bound then costs nothing more for more labels. Else the KL is that of all functions.
         """
         latents, one_each = self.latents, isinstance(self.mixing, IdentityMixing)
         if one_each and partial:

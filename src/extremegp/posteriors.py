@@ -18,7 +18,6 @@ from torch import Tensor, nn
 
 from extremegp.linalg import inverse_cholesky, lower_triangular
 
-
 _LEAST_GROWTH = 0.1  # of precision in one natural step; concave data terms only ever add to it
 
 

@@ -55,7 +55,7 @@ class Predictor:
             x: inputs, N x D.
             mean_logits: what the model's mean function scales at these inputs, N x K; by default it works that out.
         """
-        width = max(self._model.mixing.n_labels, self._model.latents.n_functions, 512)
+        width = max(self._model.mixing.n_labels, self._model.latents.n_functions, self._conditioned.width, 512)
         step = max(1, _BLOCK_ELEMENTS // width)
         for start in range(0, x.shape[0], step):
             rows = slice(start, min(start + step, x.shape[0]))

@@ -222,7 +222,7 @@ class _ScaledRows:
         """k(x_i, z_j), a block of rows at a time."""
         step = max(1, _BLOCK_ELEMENTS // max(1, len(points.norms)))
         sparse = scipy.sparse.issparse(points.x)
-        own = _as_csr(self.x) if sparse else _as_array(self.x)
+        own = _as_csr(self.x) if sparse else _as_array(self.x).to(points.x.dtype)
         transposed = points.x.T.tocsr() if sparse else points.x.T
         for start in range(0, max(1, own.shape[0]), step):
             rows = slice(start, start + step)

@@ -228,7 +228,8 @@ def test_scaling_divides_all_features_by_one_number_that_puts_rows_at_a_squared_
 
 @pytest.mark.parametrize("make", [np.asarray, sparse.csr_matrix])
 def test_roots_are_scaled_and_negative_values_refused(make: Any) -> None:
-    rooted = make_features("root").fit(make(COUNTS)).transform(make(COUNTS))
+    step = make_features("root").fit(make(COUNTS))
+    rooted = step.transform(make(COUNTS))
     expected = make_features("scale").fit(np.sqrt(COUNTS)).transform(np.sqrt(COUNTS))
     if make is not np.asarray:
         rooted, expected = (
@@ -238,6 +239,10 @@ def test_roots_are_scaled_and_negative_values_refused(make: Any) -> None:
     np.testing.assert_allclose(rooted, expected, rtol=1e-6)
     with pytest.raises(DataError, match="square roots, but X holds -1"):
         make_features("root").fit(make(np.array([[1.0, -1.0], [2.0, 3.0]])))
+    # New rows may be a little out of the range of training.
+    zero, above, below = (step.transform(make(np.full((1, COUNTS.shape[1]), value))) for value in (0, 0.25, -0.25))
+    gaps = [gap if make is np.asarray else gap.toarray() for gap in (above - zero, zero - below)]
+    np.testing.assert_allclose(*gaps, rtol=1e-5)
 
 
 def test_standard_features_have_mean_zero_and_one_variance_and_constants_vanish() -> None:
@@ -254,6 +259,12 @@ def test_standard_features_of_sparse_data_keep_its_zeros() -> None:
     standard = step.transform(sparse.csr_matrix(COUNTS))
     assert standard.nnz == sparse.csr_matrix(COUNTS).nnz
     np.testing.assert_allclose(standard.toarray().std(axis=0), 1 / np.sqrt(COUNTS.shape[1]), rtol=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["scale", "root", "standard"])
+def test_the_smallest_of_numbers_stay_finite(kind: Any) -> None:
+    X = 1e-42 * np.arange(6.0).reshape(3, 2)
+    assert np.isfinite(make_features(kind).fit(X).transform(X)).all()
 
 
 @pytest.mark.parametrize("kind", ["scale", "standard"])

@@ -185,6 +185,19 @@ def test_blocks_of_rows_do_not_change_predictions(trained: MultiClassGPClassifie
                 np.testing.assert_allclose(ours, theirs, rtol=1e-4, atol=1e-5)
 
 
+def test_blocks_have_fewer_rows_where_functions_have_covariances_of_their_own(monkeypatch: pytest.MonkeyPatch):
+    from extremegp import prediction
+
+    x, codes = rings()
+    monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 60 * 200 * K)
+    sizes = {}
+    for posterior in ("shared-basis", "full"):
+        model = small_classifier(posterior=posterior, n_inducing=200, features="raw", epochs=1)
+        model = model.fit(np.repeat(x, 3, axis=0), np.repeat(codes, 3)).model_
+        sizes[posterior] = [rows.stop - rows.start for rows, _ in prediction.Predictor(model).latents(x.astype("f4"))]
+    assert sizes == {"shared-basis": [70, 20], "full": [60, 30]}
+
+
 def test_uncertainty_is_epistemic_far_from_the_data_and_aleatoric_where_classes_overlap():
     rng = np.random.default_rng(0)
     x = np.concatenate([rng.normal(size=(200, 1)) - 3, rng.normal(size=(200, 1)) + 3, rng.uniform(-1, 1, (200, 1))])
@@ -275,6 +288,14 @@ def test_an_interrupted_fit_resumes_to_the_same_model(
         assert torch.equal(tensor, resumed.model_.state_dict()[name]), name
 
 
+def test_a_time_budget_that_is_never_reached_changes_nothing():
+    x, codes = blobs()
+    options = {"likelihood": "ar-softmax", "local": "stored", "n_sampled_classes": 1, "batch_size": 2, "epochs": 1}
+    free, planned = (small_classifier(**options, time_budget=budget).fit(x, codes) for budget in (None, 1e6))
+    for name, tensor in free.model_.state_dict().items():
+        assert torch.equal(tensor, planned.model_.state_dict()[name]), name
+
+
 def test_validation_keeps_the_best_epoch_and_names_its_score():
     x, codes = rings()
     classifier = small_classifier(epochs=6).fit(x, NAMES[codes], validation=(x[:30], NAMES[codes[:30]]))
@@ -307,7 +328,7 @@ def test_the_estimator_is_cloned_pickled_and_searched():
     [
         (3, {}, "softmax", "identity", 3, "optimal"),
         (3, {"mixing": "factor"}, "ar-softmax", "factor", 3, "optimal"),
-        (3, {"n_latent": 2}, "softmax", "factor", 2, "optimal"),
+        (3, {"n_latent": 2}, "ar-softmax", "factor", 2, "optimal"),
         (3, {"likelihood": "independent"}, "independent", "factor", 3, "optimal"),
         (3, {"likelihood": "ar-logit", "n_sampled_classes": 0.5}, "ar-logit", "identity", 3, "amortised"),
         (600, {}, "ar-softmax", "factor", 300, "optimal"),
@@ -353,7 +374,13 @@ BAD_FITS: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
         "needs all classes",
     ),
     "share": ({"likelihood": "one-vs-each", "n_sampled_classes": 1.5}, X, Y, "as a share must be"),
-    "number sampled": ({"likelihood": "one-vs-each", "n_sampled_classes": 0}, X, Y, "must be an integer at least 1"),
+    "number sampled": (
+        {"likelihood": "one-vs-each", "n_sampled_classes": 0},
+        X,
+        Y,
+        "n_sampled_classes must be an integer at least 1",
+    ),
+    "mean function": ({"mean_function": "mean"}, X, Y, "mean_function must be one of"),
     "mean points": ({"mean_function": "regression", "n_mean_points": 0}, X, Y, "n_mean_points must be"),
     "features": ({"features": "hash"}, X, Y, "features must be one of"),
     "roots of negatives": ({"features": "root"}, X, Y, "square roots"),
@@ -373,7 +400,7 @@ def test_bad_fits_are_refused_with_one_line(case: str):
 @pytest.mark.parametrize("case", [case for case, (options, *_) in BAD_FITS.items() if options and "roots" not in case])
 def test_bad_settings_are_found_before_data_where_they_can_be(case: str):
     options = BAD_FITS[case][0]
-    if case in ("identity of few", "number sampled", "features", "mean points"):
+    if case in ("identity of few", "features"):
         return
     with pytest.raises(ExtremeGPError):
         small_classifier(**options).check_params()

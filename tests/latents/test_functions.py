@@ -50,6 +50,23 @@ def _latents(case: str) -> Latents:
     return latents
 
 
+@pytest.mark.parametrize(
+    ("case", "width"),
+    [
+        ("shared", M),
+        ("mean-field", M),
+        ("full-u", P * M),
+        ("parsimonious", P * M),
+        ("separate", P * M),
+        ("lengthscales", P * M),
+        ("linear", P),
+        ("sum", P * M),
+    ],
+)
+def test_the_width_is_what_an_input_takes(case: str, width: int):
+    assert _latents(case).condition().width == width
+
+
 @pytest.mark.parametrize("case", CASES)
 def test_marginals_of_some_functions_are_those_columns(case: str):
     latents, x = _latents(case), torch.from_numpy(random_inputs(B, D))

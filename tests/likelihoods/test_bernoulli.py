@@ -8,7 +8,7 @@ from tests.reference import expectations, svgp
 from torch.autograd import gradcheck
 
 from extremegp.latents import Marginals
-from extremegp.likelihoods import BernoulliLabels, bernoulli
+from extremegp.likelihoods import BernoulliLabels, IndependentClasses, bernoulli
 from extremegp.likelihoods.expectations import expected_softplus
 from extremegp.mixing import FactorMixing
 
@@ -256,3 +256,14 @@ def test_propensities_are_saved_cast_and_restricted_with_the_likelihood():
     assert torch.equal(likelihood.restricted(labels).propensities, likelihood.propensities[labels])
     assert BernoulliLabels().state_dict() == {}
     assert BernoulliLabels().restricted(labels).propensities is None
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_probabilities_of_classes_are_those_of_their_labels_scaled_to_one(dtype: torch.dtype):
+    mean = torch.tensor([[0.5, -1.0, 2.0], [-150.0, -151.0, -155.0]], dtype=dtype)
+    identity = FactorMixing(torch.eye(3, dtype=dtype), torch.zeros(3, dtype=dtype))
+    _, probabilities = IndependentClasses().predict(Marginals(mean, torch.zeros_like(mean)), identity)
+    # So far below zero that in float32 every one of them is zero.
+    log_sigmoid = -np.logaddexp(0, -mean.double().numpy())
+    expected = np.exp(log_sigmoid - np.logaddexp.reduce(log_sigmoid, axis=1, keepdims=True))
+    np.testing.assert_allclose(probabilities.detach(), expected, rtol=1e-5)

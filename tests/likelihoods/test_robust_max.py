@@ -122,8 +122,6 @@ def test_vanishing_variances_leave_the_probability_finite(variances: tuple[float
 
 def test_what_it_cannot_do_is_refused():
     latents, mixing, y = small.factored(3, 4)
-    assert RobustMax.requires_independent
-    assert not RobustMax.separable
     with pytest.raises(ValueError, match="one latent function for each class"):
         RobustMax().expected_log_prob(latents, mixing, y)
     latents, mixing, y = small.independent(3, 4)

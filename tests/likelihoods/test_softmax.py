@@ -72,7 +72,6 @@ def test_extreme_utilities_give_finite_estimates(dtype: torch.dtype):
 
 def test_what_it_cannot_do_is_refused():
     latents, mixing, y = small.independent(3, 4)
-    assert not SoftmaxMonteCarlo.separable
     with pytest.raises(ValueError, match="no sum over classes"):
         SoftmaxMonteCarlo().expected_log_prob(latents, mixing, y, label_weights=torch.ones(4))
     for n_samples in (0, 3, -2):

@@ -53,7 +53,6 @@ def test_of_correlated_utilities_it_is_the_estimate_that_the_seed_decides() -> N
 
 def test_weights_of_sampled_classes_are_refused() -> None:
     latents, mixing, classes = setting()
-    assert not Softmax.separable
     with pytest.raises(ValueError, match="sample"):
         Softmax().expected_log_prob(latents, mixing, one_hot(classes.numpy(), K), label_weights=torch.ones(K))
 

@@ -19,7 +19,7 @@ def _y() -> scipy.sparse.csr_matrix:
     return scipy.sparse.csr_matrix((np.ones(N), (np.arange(N), CLASSES)), shape=(N, K))
 
 
-def _model(inducing: str, posterior: str) -> VariationalModel:
+def _model(inducing: str, posterior: str, likelihood: str) -> VariationalModel:
     return random_model(
         ModelSettings(
             n_features=D,
@@ -29,7 +29,7 @@ def _model(inducing: str, posterior: str) -> VariationalModel:
             kernel="se-p-ell",
             posterior=posterior,
             inducing=inducing,
-            likelihood="one-vs-each",
+            likelihood=likelihood,
             mixing="identity",
         )
     )
@@ -52,9 +52,18 @@ def test_a_draw_is_rows_of_one_class_and_another_class_and_repeats_for_its_step(
     assert seen == {(k, other) for k in (0, 2, 3) for other in range(K) if other != k}
 
 
-@pytest.mark.parametrize(("inducing", "posterior"), [("separate", "full"), ("free", "parsimonious")])
-def test_over_all_pairs_the_mean_of_bound_and_gradients_is_that_of_all_rows_and_classes(inducing: str, posterior: str):
-    model, x = _model(inducing, posterior), random_inputs(N, D)
+@pytest.mark.parametrize(
+    ("inducing", "posterior", "likelihood"),
+    [
+        ("separate", "full", "one-vs-each"),
+        ("free", "parsimonious", "one-vs-each"),
+        ("free", "full", "independent"),
+    ],
+)
+def test_over_all_pairs_the_mean_of_bound_and_gradients_is_that_of_all_rows_and_classes(
+    inducing: str, posterior: str, likelihood: str
+):
+    model, x = _model(inducing, posterior, likelihood), random_inputs(N, D)
     expected = model.elbo(sparse_rows(x), sparse_rows(_y().toarray()), n_rows=N).bound
     names = [name for name, parameter in model.named_parameters() if not name.startswith("mixing")]
     parameters = [model.get_parameter(name) for name in names]

@@ -12,6 +12,7 @@ from tests.models import randomise
 from torch.profiler import ProfilerActivity, profile
 
 from extremegp.building import ModelSettings
+from extremegp.data import one_hot
 from extremegp.errors import ExtremeGPError, MemoryPlanError
 from extremegp.inducing import SparseInducingInputs
 from extremegp.likelihoods import BernoulliLabels
@@ -105,6 +106,17 @@ def test_what_is_larger_than_the_default_costs_memory(changes: dict[str, Any]):
     assert _estimate(_sizes(**changes)) > _estimate(_sizes())
 
 
+def test_a_function_for_each_class_costs_memory_in_proportion_to_the_classes():
+    changes = {"mixing": "identity", "likelihood": "one-vs-each", "n_inducing": 20}
+    few, many = (_estimate(_sizes(n_labels=k, n_latent=k, **changes)) for k in (10_000, 20_000))
+    assert few < many < 2 * few
+
+
+def test_a_network_of_many_features_costs_memory():
+    wide = _sizes(n_features=10**6, inducing="sparse", support_size=20, likelihood="ar-softmax")
+    assert _estimate({**wide, "local": "amortised"}) - _estimate(wide) == 4 * 4 * 64 * 10**6
+
+
 def test_inducing_inputs_of_few_parameters_save_memory():
     wide = _sizes(n_features=10**6)
     for changes in ({"inducing": "subspace", "n_subspace": 5}, {"inducing": "sparse", "support_size": 20}):
@@ -125,6 +137,8 @@ def _peak_bytes(sizes: dict[str, Any], labels_per_row: float, n_sampled: int | N
     x = scipy.sparse.random(n_rows, sizes["n_features"], 0.01, format="csr", rng=rng, dtype=np.float32)
     density = labels_per_row / sizes["n_labels"]
     y = scipy.sparse.random(n_rows, sizes["n_labels"], density, format="csr", rng=rng, dtype=np.float32)
+    if "likelihood" in sizes:
+        y = one_hot(rng.integers(sizes["n_labels"], size=n_rows), sizes["n_labels"])
     y.data[:] = 1
     model = _settings(sizes).build()
     randomise(model, scale=0.01)
@@ -156,8 +170,14 @@ def _peak_bytes(sizes: dict[str, Any], labels_per_row: float, n_sampled: int | N
         {"posterior": "parsimonious", "n_latent": 60},
         {"kernel": "se-p-ell", "n_latent": 100},
         {"n_latent": 100, "n_inducing": 150, "batch_size": 300, "posterior": "full"},
+        {"n_latent": 10, "n_inducing": 400, "batch_size": 20, "posterior": "full"},
         {"n_features": 20_000, "n_inducing": 20, "linear_term": True},
         {"n_features": 300, "n_inducing": 400, "batch_size": 500},
+        *({"likelihood": name, "n_labels": 2000} for name in ("softmax", "one-vs-each", "ar-softmax", "independent")),
+        *(
+            {"likelihood": name, "mixing": "identity", "n_labels": 2000, "n_latent": 2000}
+            for name in ("softmax-mc", "one-vs-each", "probit-one-vs-each", "ar-softmax")
+        ),
     ],
     ids=str,
 )

@@ -69,8 +69,8 @@ def train(
             metavar="NAME",
             help="What to do to the inputs first: 'unit' scales rows to unit norm, 'tfidf' weighs counts, 'raw' leaves "
             "them alone, 'text' makes tf-idf of texts; for classes also 'scale' (all features divided by one number), "
-            "'root' (the same for their square roots), 'standard' (each to mean 0, variance 1) and 'auto', which "
-            "chooses. By default 'text' for jsonl, else 'auto' for classes and 'unit' for many labels.",
+            "'root' (the same for their square roots), 'standard' (each to mean 0 and the same variance) and 'auto', "
+            "which chooses. By default 'text' for jsonl, else 'auto' for classes and 'unit' for many labels.",
         ),
     ] = None,
     settings: Annotated[
@@ -150,6 +150,7 @@ def train(
     if validation is not None:
         held = read(validation, of_task, known=Known.of_training(rows, space))
         if space is not None:
+            # `fit` would refuse them without naming the file.
             class_codes(held.y, validation, space)
         fit_options["validation"] = held.X, held.y
     resumed = checkpoint.exists() and not fresh

@@ -135,19 +135,28 @@ class ScaleFeatures(RawFeatures):
         self._centre, self._factor = (_stored_column(arrays, name, self.n_features_in) for name in ("centre", "factor"))
 
     def _set(self, centre: NDArray[np.float64], spread: NDArray[np.float64]) -> None:
-        self._centre, self._factor = centre.astype(np.float32), (1 / spread).astype(np.float32)
+        # Of features as small as float32's smallest numbers the factor would overflow.
+        factor = np.minimum(1 / spread, np.finfo(np.float32).max)
+        self._centre, self._factor = centre.astype(np.float32), factor.astype(np.float32)
 
 
 class RootFeatures(ScaleFeatures):
     """Square roots of features that are not negative, then scaled as `ScaleFeatures` does.
 
-    Roots even out the spread of counts and intensities: Euclidean distance becomes that of Hellinger.
+    Roots even out the spread of counts and intensities: Euclidean distance becomes that of Hellinger. Of new rows that
+    go below zero the values there become minus the roots of their size, so that what is a little out of the range of
+    training can be predicted.
     """
 
     kind: ClassVar[FeatureKind] = "root"
 
     def fit(self, X: Any) -> Self:
-        return super().fit(_roots(check_inputs(X)))
+        checked = check_inputs(X)
+        if (smallest := checked.min()) < 0:
+            raise DataError(
+                f"features='root' takes square roots, but X holds {smallest:g}; choose 'scale' or 'standard'"
+            )
+        return super().fit(_roots(checked))
 
     def transform(self, X: Any) -> FloatMatrix:
         return super().transform(_roots(check_inputs(X, self.n_features_in)))
@@ -324,10 +333,10 @@ def _column_moments(X: FloatMatrix) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def _roots(X: FloatMatrix) -> FloatMatrix:
-    smallest = X.min()
-    if smallest < 0:
-        raise DataError(f"features='root' takes square roots, but X holds {smallest:g}; choose 'scale' or 'standard'")
-    return X.sqrt() if issparse(X) else np.sqrt(X)
+    if issparse(X):
+        return csr_matrix((_roots(X.data), X.indices, X.indptr), shape=X.shape)
+    roots: NDArray[np.float32] = np.copysign(np.sqrt(np.abs(X)), X)
+    return roots
 
 
 def _counts(X: FloatMatrix) -> FloatCSR:

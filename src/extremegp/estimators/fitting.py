@@ -93,7 +93,8 @@ def fit_model(
         labels_per_step=labels_per_step(y, training),
         item_size=dtype.itemsize,
     )
-    check_memory(needed, settings="n_inducing, n_latent or batch_size (or use fewer features)")
+    without_mean = ', or set mean_function="zero"' if n_points else ""
+    check_memory(needed, settings=f"n_inducing, n_latent or batch_size (or use fewer features{without_mean})")
     reporter = ProgressReporter() if params["verbose"] else NoReporter()
     if n_points >= _MANY_POINTS:
         reporter.phase(f"fitting the mean function: regression of the labels on {n_points} rows")
@@ -165,6 +166,8 @@ def check_lengths(x: Any, y: Any) -> None:
 
 def labels_per_step(y: FloatCSR, training: TrainingSettings) -> int | None:
     """About how many labels a step looks at, where they are sampled."""
+    if training.label_sampling == "pair":
+        return 2
     if training.n_sampled_labels is None:
         return None
     return min(y.shape[1], training.n_sampled_labels + -(-training.batch_size * y.nnz // y.shape[0]))

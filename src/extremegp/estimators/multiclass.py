@@ -24,17 +24,23 @@ from extremegp.data import (
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.base import GPEstimator, check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fit_model, split
-from extremegp.estimators.resolve import class_params, model_settings, number, training_settings
+from extremegp.estimators.resolve import (
+    class_params,
+    model_settings,
+    number,
+    regression_points,
+    training_settings,
+)
 from extremegp.likelihoods import entropy_parts
 from extremegp.metrics import TopK
 from extremegp.prediction import Predictor, stack
 
 
 class Uncertainty(NamedTuple):
-    """How uncertain predictions are, in nats, and why.
+    """How uncertain the class of every row is, in nats, and why: of the softmax of the utilities, by draws of these.
 
     Attributes:
-        total: entropy of the predicted class probabilities, N.
+        total: entropy of the class probabilities, N.
         aleatoric: what would be left if the functions were known: mean entropy under draws of them, N.
         epistemic: what more data would take away: mutual information of class and functions, total - aleatoric, N.
     """
@@ -55,13 +61,13 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         features: what is done to X first, in training and prediction alike: "unit", "tfidf", "raw" and "text" as in
             `MultiLabelGPClassifier`; "scale" divides all features by one number, "root" their square roots, "standard"
             brings each to mean 0 and the same variance. "auto" is "unit" for sparse X, "root" for features in the same
-            units such as pixels (none negative, half of them range from a tenth to half of the largest value), else
-            "standard".
+            units such as pixels (none negative, and half of them range from under a tenth to over half of the largest
+            value), else "standard".
         likelihood: "softmax" with its expectation integrated exactly (by draws where functions are mixed), "softmax-mc"
             by draws always; lower bounds of it that are sums over classes, "one-vs-each" (T 3.3, X 11), "ar-softmax" (X
             16) and "ar-logit" (X 15); "probit-one-vs-each" (X section 4.2); "robust-max" (T 3.39); "independent" takes
-            the class for K labels of which one is present. "auto" is "softmax" where every class has its own function,
-            else "ar-softmax".
+            the class for K labels of which one is present. "auto" is "softmax" where up to 500 classes have a function
+            each and none are sampled, else "ar-softmax".
         local: parameters that "ar-softmax" and "ar-logit" have for every instance: "optimal" for the functions of the
             step, "amortised" by a network of the inputs (X section 3.3), or "stored" for every row and improved at
             every visit; "auto" is "optimal", or "amortised" where classes are sampled.
@@ -114,7 +120,8 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         n_features_in_: D.
         feature_names_in_: the names of the D features, where X was a data frame with them.
         model_: the trained `VariationalModel`.
-        history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy.
+        history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy, that of
+            the classes with the highest mean utilities, which may differ a little from those that `predict` chooses.
         settings_: the `ModelSettings` that were resolved.
         label_counts_: training rows of each class (K).
         n_rows_: training rows.
@@ -275,8 +282,9 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         kind = "unit" if self.features == "auto" else self.features
         n_classes = self.n_latent if self.mixing == "identity" and isinstance(self.n_latent, int) else 2
         params = class_params(self.get_params(deep=False), features=kind, n_classes=n_classes)
-        settings = model_settings(params, n_rows=1, n_features=1, n_labels=n_classes)
-        training_settings(params, model=settings, n_rows=1, seed=0)
+        sizes = {"n_rows": 1, "n_features": 1, "n_labels": n_classes}
+        regression_points(params, **sizes)
+        training_settings(params, model=model_settings(params, **sizes), n_rows=1, seed=0)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every row, N, in the type that `fit` was given."""
@@ -313,7 +321,11 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         return TopK.concatenate([TopK.from_scores(block, k) for _, block in predictor.probabilities(x)])
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """How uncertain the class of every row is, split into what more data could and could not take away."""
+        """How uncertain the class of every row is, split into what more data could and could not take away.
+
+        Under softmax, whatever the likelihood: the utilities of "robust-max", "probit-one-vs-each" and "independent"
+        are read as softmax would, so that `total` is not the entropy of `predict_proba` there.
+        """
         predictor, x = self._predictor(X)
         parts = []
         with torch.no_grad():

@@ -18,7 +18,14 @@ from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_t
 from extremegp.errors import DataError
 from extremegp.estimators.base import GPEstimator, check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fit_model, instance_noise, named_columns, split
-from extremegp.estimators.resolve import choice, label_propensities, model_settings, number, training_settings
+from extremegp.estimators.resolve import (
+    choice,
+    label_propensities,
+    model_settings,
+    number,
+    regression_points,
+    training_settings,
+)
 from extremegp.metrics import TopK
 from extremegp.metrics.ranking import judge
 from extremegp.prediction import Predictor, check_given, exclude, stack
@@ -250,9 +257,9 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         Raises:
             SettingsError: one is outside its domain.
         """
-        params = self.get_params(deep=False) | _FIXED
-        settings = model_settings(params, n_rows=1, n_features=1, n_labels=1)
-        training_settings(params, model=settings, n_rows=1, seed=0)
+        params, sizes = self.get_params(deep=False) | _FIXED, {"n_rows": 1, "n_features": 1, "n_labels": 1}
+        regression_points(params, **sizes)
+        training_settings(params, model=model_settings(params, **sizes), n_rows=1, seed=0)
 
     def predict_topk(
         self,

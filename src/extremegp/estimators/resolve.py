@@ -206,10 +206,12 @@ def class_params(params: dict[str, Any], *, features: str, n_classes: int) -> di
     elif isinstance(n_sampled, float):
         share = number("n_sampled_classes as a share", n_sampled, low=0, high=1, open_low=True)
         n_sampled = max(1, round(share * n_classes))
+    elif n_sampled is not None:
+        n_sampled = number("n_sampled_classes", n_sampled, low=1, integer=True)
     sampled = n_sampled is not None or sampling == "pair"
     if likelihood == "auto":
-        one_each = params["mixing"] in ("auto", "identity") and n_classes <= _MOST_FUNCTIONS and not sampled
-        likelihood = "softmax" if one_each else "ar-softmax"
+        one_each = params["mixing"] == "identity" or (params["mixing"] == "auto" and params["n_latent"] == "auto")
+        likelihood = "softmax" if one_each and n_classes <= _MOST_FUNCTIONS and not sampled else "ar-softmax"
     if sampled and likelihood in _WHOLE:
         raise SettingsError(
             f"likelihood={likelihood!r} takes all classes together, so that they cannot be sampled: use one-vs-each, "
@@ -283,8 +285,8 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         n_sampled = min(number("n_sampled_labels", n_sampled, low=1, integer=True), model.n_labels)
     optimizer = choice("optimizer", params["optimizer"], ("auto", "natural", "adam"))
     if optimizer == "auto":
-        # Measured: natural gradients end higher for all families that have them but this one. Those of a pair of classes
-        # are so noisy that they need Adam's division by their size, and the robust maximum is not concave.
+        # Measured: natural gradients end higher for all families that have them but this one. Those of a pair of
+        # classes are so noisy that they need Adam's division by their size, and the robust maximum is not concave.
         unsteady = params["label_sampling"] == "pair" or model.likelihood == "robust-max"
         optimizer = "adam" if model.posterior == "mean-field" or unsteady else "natural"
     natural_step = params["natural_step"]

@@ -41,7 +41,13 @@ class Marginals(NamedTuple):
 
 
 class ConditionedLatents(ABC):
-    """Latent functions under the current parameters: whatever does not depend on the inputs is already computed."""
+    """Latent functions under the current parameters: whatever does not depend on the inputs is already computed.
+
+    Attributes:
+        width: about how many numbers `marginals` holds of every input at once.
+    """
+
+    width: int
 
     @abstractmethod
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
@@ -88,7 +94,7 @@ def functions_of(module: Module, functions: Int[Tensor, " L"] | None) -> Module:
 
 class _ConditionedSum(ConditionedLatents):
     def __init__(self, terms: Sequence[ConditionedLatents]) -> None:
-        self.terms = terms
+        self.terms, self.width = terms, max(term.width for term in terms)
 
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
         parts = [term.marginals(x, functions) for term in self.terms]

@@ -59,7 +59,7 @@ class LinearFunctions(Latents):
 
 class _ConditionedLinear(ConditionedLatents):
     def __init__(self, latents: LinearFunctions) -> None:
-        self.latents = latents
+        self.latents, self.width = latents, latents.n_functions
 
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
         latents = functions_of(self.latents, functions)

@@ -56,6 +56,10 @@ class _ConditionedGP(ConditionedLatents):
             dtype=torch.float64 if self.posterior.needs_float64 else z.dtype,
         )
         self.conditioned = self.posterior.condition(self.inverse_factor)
+        # M numbers of an input serve all functions, unless each has a kernel or a covariance of its own.
+        matrices = (self.inverse_factor, self.conditioned, *self.posterior.parameters())
+        own = any(matrix.ndim == 3 for matrix in matrices)
+        self.width = self.inverse_factor.shape[-1] * (latents.n_functions if own else 1)
 
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
         """Mean a'E[v] and variance k(x, x) - a'a + a'Cov[v]a, a = L^-1 k_Z(x)."""

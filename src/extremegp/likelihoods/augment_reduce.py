@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, Literal, NamedTuple, get_args
+from typing import Any, Literal, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -25,16 +25,15 @@ from torch.autograd.function import once_differentiable
 from extremegp.latents.base import Marginals
 from extremegp.likelihoods.base import BatchContext, ClassLikelihood
 from extremegp.likelihoods.expectations import LOGISTIC_MIXTURE, softplus_moments
-from extremegp.likelihoods.local import AmortisedLocals, StoredLocals
+from extremegp.likelihoods.local import HIDDEN_UNITS, AmortisedLocals, StoredLocals
 from extremegp.likelihoods.one_vs_each import sum_over_others
 from extremegp.likelihoods.races import softmax_probabilities
 from extremegp.mixing import Mixing
 from extremegp.sparse import SparseRows
 
 Local = Literal["optimal", "amortised", "stored"]
-LOCALS: tuple[str, ...] = get_args(Local)
 
-_MOST_EXCESS = math.log(1e3)
+_MOST_EXCESS = math.log(3.0)
 _MIXTURE_ENTROPY = 2.000000175144746
 """Of the mixture at beta = 1, by dense integration; the logistic distribution has 2."""
 _VISIT_STEPS = 5
@@ -91,7 +90,7 @@ class _AugmentReduce(ClassLikelihood):
         n_classes: int = 2,
         n_features: int = 0,
         n_rows: int = 0,
-        hidden: int = 64,
+        hidden: int = HIDDEN_UNITS,
     ) -> None:
         super().__init__()
         self.local = local
@@ -173,8 +172,9 @@ class _AugmentReduce(ClassLikelihood):
 class AugmentReduceSoftmax(_AugmentReduce):
     """The softmax bound of augment and reduce (X 16-17). Its local parameter is a = log(alpha - 1).
 
-    An alpha that the batch shows to be more than 10^3 times too small for a row is raised to that: any alpha gives a
-    bound, and with this one neither the bound nor its gradient overflows.
+    An alpha that the batch shows to be more than three times too small for a row is raised to that: any alpha gives a
+    bound, and with this one neither the bound nor its gradient grows with the error of a network, which would throw the
+    posterior off its way.
     """
 
     def row_bounds(self, differences: Differences, locals_: Float[Tensor, "B 1"]) -> Float[Tensor, " B"]:

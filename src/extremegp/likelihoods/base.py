@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from typing import ClassVar, NamedTuple
+from typing import NamedTuple
 
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -28,13 +28,7 @@ class BatchContext(NamedTuple):
 
 
 class Likelihood(nn.Module, ABC):
-    """p(y | f): from utilities to labels.
-
-    Attributes:
-        separable: whether the bound is a sum over labels, which a sample of them estimates without bias.
-    """
-
-    separable: ClassVar[bool] = True
+    """p(y | f): from utilities to labels."""
 
     @abstractmethod
     def expected_log_prob(

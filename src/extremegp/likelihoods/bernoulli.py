@@ -144,8 +144,12 @@ class IndependentClasses(BernoulliLabels):
 
     def predict(self, latents: Marginals, mixing: Mixing) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
         """Mean utilities, and the probabilities of the labels scaled to add up to one."""
-        means, probabilities = super().predict(latents, mixing)
-        return means, probabilities / probabilities.sum(1, keepdim=True).clamp(min=1e-30)
+        utilities = mixing.utilities(latents)
+        probabilities = self.probabilities(utilities)
+        total = probabilities.sum(1, keepdim=True)
+        # Where all of them vanish sigma is the exponential function, whose ratios do not.
+        limit = (utilities.mean + 0.5 * utilities.variance).softmax(1)
+        return utilities.mean, torch.where(total < 1e-30, limit, probabilities / total)
 
     def restricted(self, labels: Int[Tensor, " L"]) -> IndependentClasses:
         return self

@@ -10,6 +10,8 @@ from torch import Tensor, nn
 
 from extremegp.sparse import Inputs, matmul, weighted_square_norms
 
+HIDDEN_UNITS = 64
+
 
 class AmortisedLocals(nn.Module):
     """A network u(x) with two hidden layers (X section 3.3, "AMO"); its outputs start at constants, whatever x.
@@ -25,7 +27,12 @@ class AmortisedLocals(nn.Module):
     """
 
     def __init__(
-        self, n_features: int, start: Sequence[float], *, hidden: int = 64, generator: torch.Generator | None = None
+        self,
+        n_features: int,
+        start: Sequence[float],
+        *,
+        hidden: int = HIDDEN_UNITS,
+        generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(0) if generator is None else generator

@@ -18,13 +18,10 @@ from extremegp.likelihoods.log_sum_exp import (
     GUMBEL_VARIANCE,
     PREDICTION,
     chunks,
-    expected_log_sum_exp,
     log_sum_exp_moments,
     quantile,
 )
 from extremegp.mixing import IdentityMixing, Mixing
-
-__all__ = ["entropy_parts", "expected_log_sum_exp", "max_probabilities", "softmax_probabilities"]
 
 # Of more classes those that hardly matter are taken together.
 _ALL_EXACT = 256

@@ -13,7 +13,7 @@ a Gauss-Legendre rule in each cell.
 from __future__ import annotations
 
 import math
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -49,9 +49,6 @@ class RobustMax(ClassLikelihood):
     Args:
         epsilon: share of errors, in (0, 1).
     """
-
-    separable: ClassVar[bool] = False
-    requires_independent: ClassVar[bool] = True
 
     def __init__(self, epsilon: float = 1e-3) -> None:
         super().__init__()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -23,8 +21,6 @@ class SoftmaxMonteCarlo(ClassLikelihood):
     Args:
         n_samples: draws for every instance, an even number; memory is O(n_samples B K).
     """
-
-    separable: ClassVar[bool] = False
 
     def __init__(self, n_samples: int = 8) -> None:
         super().__init__()

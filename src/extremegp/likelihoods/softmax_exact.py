@@ -7,7 +7,7 @@ from torch import Tensor
 
 from extremegp.latents.base import Marginals
 from extremegp.likelihoods.base import BatchContext
-from extremegp.likelihoods.races import expected_log_sum_exp
+from extremegp.likelihoods.log_sum_exp import expected_log_sum_exp
 from extremegp.likelihoods.softmax import SoftmaxMonteCarlo
 from extremegp.mixing import IdentityMixing, Mixing
 from extremegp.sparse import SparseRows

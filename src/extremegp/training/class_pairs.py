@@ -1,4 +1,7 @@
-"""Steps on rows of one class against one other class (T 3.36): they cost the same for any number of classes."""
+"""Steps on rows of one class against one other class (T 3.36): the bound costs the same for any number of classes.
+
+The optimiser still moves the parameters of all latent functions, those of the other classes by their momentum.
+"""
 
 from __future__ import annotations
 
@@ -36,9 +39,11 @@ class ClassPair(NamedTuple):
     def batch(self, n_classes: int, *, dtype: torch.dtype, device: torch.device) -> LabelBatch:
         """The labels of the step: the other class stands for all n - 1."""
         size = len(self.rows)
+        weights = torch.full((2,), n_classes - 1.0, dtype=dtype, device=device)
+        weights[self.of_rows] = 1.0
         return LabelBatch(
             torch.from_numpy(self.labels).to(device),
-            torch.full((2,), n_classes - 1.0, dtype=dtype, device=device),
+            weights,
             SparseRows(
                 torch.arange(size + 1, device=device),
                 torch.full((size,), self.of_rows, device=device),

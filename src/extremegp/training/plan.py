@@ -8,8 +8,19 @@ import psutil
 
 from extremegp.building import ModelSettings
 from extremegp.errors import MemoryPlanError
+from extremegp.likelihoods.local import HIDDEN_UNITS
 
 _CGROUP = Path("/sys/fs/cgroup")
+# Arrays of batch and classes that likelihoods take; those not here go through the labels in pieces.
+_CLASS_ARRAYS = {
+    "softmax": 30,
+    "softmax-mc": 30,
+    "one-vs-each": 10,
+    "probit-one-vs-each": 8,
+    "ar-softmax": 6,
+    "ar-logit": 20,
+    "robust-max": 8,
+}
 
 
 def available_memory() -> int:
@@ -56,14 +67,21 @@ def training_memory(
     linear = d * p * (2 if settings.latents == "linear-mean-field" else 1)
     parameters = p * m + (p * m * m if full else p * m + m * m) + d
     parameters += linear if settings.linear_term or settings.latents != "gp" else 0
-    # Softmax by draws, and pairs of utilities, take several arrays of batch and classes.
-    classes = 0 if settings.likelihood == "bernoulli" else 30 * b * (labels_per_step or k)
-    mixing = 4 * k * (p + 1) if labels_per_step is None else (3 * k + 8 * labels_per_step) * (p + 1)
-    expectations = (10 if settings.propensity else 6) * min(b * (labels_per_step or k), 1 << 20)
-    each = 3 * p * b * m if full or own_kernel or parsimonious else 0
-    batch = 4 * b * m + 6 * b * p + each + expectations + classes
-    factors = 8 * m * m * (12 * (p if own_kernel else 1) + (9 * p if parsimonious else 0))
-    training = item_size * (4 * parameters + mixing + 2 * batch + inducing) + factors + 12 * n_stored
+    parameters += HIDDEN_UNITS * d if settings.local == "amortised" else 0
+    one_each = settings.mixing == "identity"
+    functions = labels_per_step or p if one_each else p
+    # Scales of the functions and biases, but Bernoulli labels take the scales as a diagonal matrix.
+    width = 2 if one_each and settings.likelihood not in ("bernoulli", "independent") else p + 1
+    looked_at = b * (labels_per_step or k)
+    classes = _CLASS_ARRAYS.get(settings.likelihood, 0) * looked_at
+    mixing = 4 * k * width if labels_per_step is None else (3 * k + 8 * labels_per_step) * width
+    expectations = 0 if classes else (10 if settings.propensity else 6) * min(looked_at, 1 << 20)
+    each = 3 * functions * b * m if full or own_kernel or parsimonious else 0
+    batch = 4 * b * m + 6 * b * functions + each + expectations
+    # Natural steps of full covariances are in float64.
+    of_posterior = {"full": 4 * p, "parsimonious": 9 * p}.get(settings.posterior, 0)
+    factors = 8 * m * m * (12 * (p if own_kernel else 1) + of_posterior)
+    training = item_size * (4 * parameters + mixing + 2 * batch + classes + inducing) + factors + 12 * n_stored
     return training + _regression_bytes(settings, n_rows)
 
 
