@@ -375,9 +375,7 @@ CLASS_ALTERATIONS: dict[str, Callable[[Path], None]] = {
     "separate inducing inputs": lambda folder: _rewrite(folder, config=_settings(folder, inducing="separate")),
     "other target kind": lambda folder: _rewrite(folder, config={"target_kind": "dense"}),
     "features without centre": lambda folder: _rewrite(folder, tensors={"features.centre": None}),
-    "features not finite": lambda folder: _rewrite(
-        folder, tensors={"features.factor": torch.full((4,), float("inf"))}
-    ),
+    "features not finite": lambda folder: _rewrite(folder, tensors={"features.factor": torch.full((4,), float("inf"))}),
     "visits below zero": lambda folder: _rewrite(
         folder, tensors={"model.likelihood.locals.visits": torch.full((30,), -1, dtype=torch.int64)}
     ),

@@ -5,12 +5,13 @@ from typing import Any
 import pytest
 from tests.estimators.small import small_classifier
 
+from extremegp.estimators.multilabel import _FIXED
 from extremegp.estimators.resolve import model_settings, training_settings
 from extremegp.training import TrainingSettings
 
 
 def _training(n_labels: int, **changes: Any) -> TrainingSettings:
-    params = small_classifier(**changes).get_params()
+    params = small_classifier(**changes).get_params() | _FIXED
     model = model_settings(params, n_rows=100, n_features=10, n_labels=n_labels)
     return training_settings(params, model=model, n_rows=100, seed=0)
 

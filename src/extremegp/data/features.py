@@ -333,10 +333,9 @@ def _column_moments(X: FloatMatrix) -> tuple[NDArray[np.float64], NDArray[np.flo
 
 
 def _roots(X: FloatMatrix) -> FloatMatrix:
-    if issparse(X):
-        return csr_matrix((_roots(X.data), X.indices, X.indptr), shape=X.shape)
-    roots: NDArray[np.float32] = np.copysign(np.sqrt(np.abs(X)), X)
-    return roots
+    values = X.data if issparse(X) else X
+    roots: NDArray[np.float32] = np.copysign(np.sqrt(np.abs(values)), values)
+    return csr_matrix((roots, X.indices, X.indptr), shape=X.shape) if issparse(X) else roots
 
 
 def _counts(X: FloatMatrix) -> FloatCSR:

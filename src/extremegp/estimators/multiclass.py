@@ -282,9 +282,9 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         kind = "unit" if self.features == "auto" else self.features
         n_classes = self.n_latent if self.mixing == "identity" and isinstance(self.n_latent, int) else 2
         params = class_params(self.get_params(deep=False), features=kind, n_classes=n_classes)
-        sizes = {"n_rows": 1, "n_features": 1, "n_labels": n_classes}
-        regression_points(params, **sizes)
-        training_settings(params, model=model_settings(params, **sizes), n_rows=1, seed=0)
+        regression_points(params, n_rows=1, n_features=1, n_labels=n_classes)
+        settings = model_settings(params, n_rows=1, n_features=1, n_labels=n_classes)
+        training_settings(params, model=settings, n_rows=1, seed=0)
 
     def predict(self, X: Any) -> NDArray[Any]:
         """The most probable class of every row, N, in the type that `fit` was given."""

@@ -257,9 +257,10 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         Raises:
             SettingsError: one is outside its domain.
         """
-        params, sizes = self.get_params(deep=False) | _FIXED, {"n_rows": 1, "n_features": 1, "n_labels": 1}
-        regression_points(params, **sizes)
-        training_settings(params, model=model_settings(params, **sizes), n_rows=1, seed=0)
+        params = self.get_params(deep=False) | _FIXED
+        regression_points(params, n_rows=1, n_features=1, n_labels=1)
+        settings = model_settings(params, n_rows=1, n_features=1, n_labels=1)
+        training_settings(params, model=settings, n_rows=1, seed=0)
 
     def predict_topk(
         self,

@@ -33,7 +33,7 @@ from extremegp.sparse import SparseRows
 
 Local = Literal["optimal", "amortised", "stored"]
 
-_MOST_EXCESS = math.log(3.0)
+_MOST_EXCESS, _MOST_EXCESS_OF_NETWORK = math.log(1e3), math.log(3.0)
 _MIXTURE_ENTROPY = 2.000000175144746
 """Of the mixture at beta = 1, by dense integration; the logistic distribution has 2."""
 _VISIT_STEPS = 5
@@ -127,8 +127,7 @@ class _AugmentReduce(ClassLikelihood):
                 )
             return self.optimum(differences)
         if isinstance(self.locals, AmortisedLocals):
-            locals_: Tensor = self.locals(context.x)
-            return locals_
+            return self._guarded(self.locals(context.x), differences)
         stored = self.locals(context.rows).to(differences.mean.dtype)
         target = self.optimum(differences, stored, n_steps=_VISIT_STEPS)
         if differences.label_weights is not None:
@@ -139,6 +138,10 @@ class _AugmentReduce(ClassLikelihood):
     def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
         """E softmax(f)."""
         return softmax_probabilities(latents, mixing)
+
+    def _guarded(self, locals_: Float[Tensor, "B n"], differences: Differences) -> Float[Tensor, "B n"]:
+        """Outputs of the network, kept from where their errors would throw the posterior off its way."""
+        return locals_
 
     @abstractmethod
     def row_bounds(self, differences: Differences, locals_: Float[Tensor, "B n"]) -> Float[Tensor, " B"]:
@@ -172,18 +175,25 @@ class _AugmentReduce(ClassLikelihood):
 class AugmentReduceSoftmax(_AugmentReduce):
     """The softmax bound of augment and reduce (X 16-17). Its local parameter is a = log(alpha - 1).
 
-    An alpha that the batch shows to be more than three times too small for a row is raised to that: any alpha gives a
-    bound, and with this one neither the bound nor its gradient grows with the error of a network, which would throw the
-    posterior off its way.
+    An alpha that the batch shows to be more than 10^3 times too small for a row is raised to that: any alpha gives a
+    bound, and with this one neither the bound nor its gradient overflows. One by a network is raised where it is three
+    times too small. Where classes are sampled the rows that this happens to, few once the network has learnt, have a
+    bias.
     """
 
     def row_bounds(self, differences: Differences, locals_: Float[Tensor, "B 1"]) -> Float[Tensor, " B"]:
         total = self._log_total(differences)
-        a = locals_.squeeze(1)
-        # Moved as a constant: the gradient of a is that at the place it is moved to.
-        a = a + (total - _MOST_EXCESS - a).detach().clamp(min=0.0)
+        a = self._raised(locals_.squeeze(1), total - _MOST_EXCESS)
         log_alpha = torch.logaddexp(a, torch.zeros_like(a))
         return 1.0 - log_alpha - (-log_alpha).exp() - (total - log_alpha).exp()
+
+    def _guarded(self, locals_: Float[Tensor, "B 1"], differences: Differences) -> Float[Tensor, "B 1"]:
+        return self._raised(locals_, self._log_total(differences).unsqueeze(1) - _MOST_EXCESS_OF_NETWORK)
+
+    @staticmethod
+    def _raised(a: Tensor, least: Tensor) -> Tensor:
+        # Moved as a constant: the gradient of a is that at the place it is moved to.
+        return a + (least - a).detach().clamp(min=0.0)
 
     @torch.no_grad()
     def optimum(
