@@ -16,7 +16,7 @@ from extremegp.data import FloatCSR, LabelSpace, check_inputs
 from extremegp.data.validation import entry_position
 from extremegp.errors import DataError
 from extremegp.latents import Marginals
-from extremegp.likelihoods import BernoulliLabels
+from extremegp.likelihoods import BernoulliLabels, ClassLikelihood, IndependentClasses, entropy_parts
 from extremegp.model import VariationalModel
 from extremegp.sparse import SparseRows, row_block
 
@@ -115,6 +115,16 @@ class Predictor:
                     known = SparseRows.from_scipy(given[rows], dtype=means.dtype, device=means.device)
                     probabilities[known.rows, known.columns] = (known.values > 0).to(means.dtype)
             yield rows, means.cpu().numpy(), probabilities.cpu().numpy()
+
+    def class_uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        """Of one class per row: probabilities (B x K), their entropy and its aleatoric part (nats), with their rows."""
+        mixing, likelihood = self._model.mixing, self._model.likelihood
+        assert isinstance(likelihood, ClassLikelihood | IndependentClasses)
+        for rows, latents in self.latents(x):
+            with torch.no_grad():
+                _, probabilities = likelihood.predict(latents, mixing)
+                total, aleatoric = entropy_parts(latents, mixing, likelihood.conditional)
+            yield rows, probabilities.cpu().numpy(), total.cpu().numpy(), aleatoric.cpu().numpy()
 
 
 def check_given(given: Any, n_labels: int, space: LabelSpace | None = None) -> FloatCSR:

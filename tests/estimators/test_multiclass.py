@@ -215,6 +215,21 @@ def test_uncertainty_is_epistemic_far_from_the_data_and_aleatoric_where_classes_
     assert far[2] > 3 * max(overlap[2], known[2])
 
 
+@pytest.mark.parametrize("likelihood", ["softmax", "robust-max", "probit-one-vs-each", "independent"])
+def test_total_uncertainty_is_the_entropy_of_the_probabilities_of_the_likelihood(likelihood: str):
+    x, codes = rings()
+    classifier = small_classifier(likelihood=likelihood, epochs=5).fit(x, codes)
+    uncertainty, p = classifier.predict_uncertainty(x), classifier.predict_proba(x)
+    entropy = -(p * np.log(np.maximum(p, 1e-30))).sum(axis=1)
+    # 64 draws of the functions against integrals.
+    np.testing.assert_allclose(uncertainty.total, entropy, atol=0.12)
+    assert np.abs(uncertainty.total - entropy).mean() < 0.03
+    assert np.all(uncertainty.epistemic >= 0)
+    if likelihood == "robust-max":
+        known = -(0.999 * np.log(0.999) + 0.001 * np.log(0.001 / 2))
+        np.testing.assert_allclose(uncertainty.aleatoric, known, rtol=1e-3)
+
+
 def test_the_score_is_accuracy_and_new_classes_are_errors(trained: MultiClassGPClassifier):
     x, codes = rings(seed=3)
     hits = trained.predict(x) == NAMES[codes]

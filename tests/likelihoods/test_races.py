@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -18,6 +19,8 @@ from extremegp.likelihoods.races import entropy_parts, max_probabilities, softma
 from extremegp.mixing import FactorMixing, IdentityMixing
 
 ROWS = 3
+
+SOFTMAX = partial(torch.softmax, dim=-1)
 
 
 def independent(n_classes: int, scale: float, seed: int = 0, spread: float = 2.0) -> tuple[Marginals, IdentityMixing]:
@@ -172,7 +175,9 @@ def test_correlated_utilities_win_as_often_as_in_brute_force(n_classes: int, n_f
         assert_within_sampling_error(max_probabilities(latents, mixing, noise_variance), hard, n, extra=0.015)
 
 
-@pytest.mark.parametrize("function", [softmax_probabilities, max_probabilities, lambda *a: entropy_parts(*a)[0]])
+@pytest.mark.parametrize(
+    "function", [softmax_probabilities, max_probabilities, lambda *a: entropy_parts(*a, SOFTMAX)[0]]
+)
 def test_draws_are_the_same_for_every_row_and_call(function: object) -> None:
     latents, mixing = correlated(6, 3)
     state = torch.get_rng_state()
@@ -204,7 +209,7 @@ def test_entropies_are_those_of_samples(setting: tuple[Marginals, IdentityMixing
     noise = torch.randn(100_000, *latents.mean.shape, generator=generator, dtype=torch.float64)
     with torch.no_grad():
         p = mixing.sample(latents, noise).softmax(2)
-    total, aleatoric = entropy_parts(latents, mixing, n_samples=1024)
+    total, aleatoric = entropy_parts(latents, mixing, SOFTMAX, n_samples=1024)
     torch.testing.assert_close(total, torch.special.entr(p.mean(0)).sum(1), rtol=0, atol=0.02)
     torch.testing.assert_close(aleatoric, torch.special.entr(p).sum(2).mean(0), rtol=0, atol=0.02)
 
@@ -212,7 +217,7 @@ def test_entropies_are_those_of_samples(setting: tuple[Marginals, IdentityMixing
 @given(seed=st.integers(0, 1000), scale=st.floats(0, 50), n_samples=st.sampled_from([1, 2, 64]))
 def test_information_on_the_utilities_is_never_negative(seed: int, scale: float, n_samples: int) -> None:
     latents, mixing = independent(5, scale, seed)
-    total, aleatoric = entropy_parts(latents, mixing, n_samples)
+    total, aleatoric = entropy_parts(latents, mixing, SOFTMAX, n_samples)
     assert (total >= aleatoric).all()
     assert (aleatoric >= 0).all()
     assert (total <= math.log(5) + 1e-9).all()

@@ -180,17 +180,11 @@ def top_probabilities(
 def uncertain_classes(classifier: MultiClassGPClassifier, inputs: FloatMatrix, k: int) -> Iterator[Block]:
     """The k most probable classes of every row and how uncertain that is, a block of rows at a time."""
     import numpy as np
-    import torch
 
-    from extremegp.likelihoods import entropy_parts
     from extremegp.metrics import TopK
     from extremegp.prediction import Predictor
 
-    mixing, likelihood = classifier.model_.mixing, classifier.model_.likelihood
-    for _, latents in Predictor(classifier.model_).latents(inputs):
-        with torch.no_grad():
-            probabilities = likelihood.predict(latents, mixing)[1].cpu().numpy()
-            total, aleatoric = (part.cpu().numpy() for part in entropy_parts(latents, mixing))
+    for _, probabilities, total, aleatoric in Predictor(classifier.model_).class_uncertainty(inputs):
         best = TopK.from_scores(probabilities, min(k, probabilities.shape[1]))
         yield best.labels, best.scores, np.stack([total, aleatoric, total - aleatoric], axis=1)
 

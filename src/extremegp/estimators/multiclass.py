@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
@@ -31,13 +30,12 @@ from extremegp.estimators.resolve import (
     regression_points,
     training_settings,
 )
-from extremegp.likelihoods import entropy_parts
 from extremegp.metrics import TopK
 from extremegp.prediction import Predictor, stack
 
 
 class Uncertainty(NamedTuple):
-    """How uncertain the class of every row is, in nats, and why: of the softmax of the utilities, by draws of these.
+    """How uncertain the class of every row is, in nats, and why; by draws of the functions.
 
     Attributes:
         total: entropy of the class probabilities, N.
@@ -321,16 +319,9 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         return TopK.concatenate([TopK.from_scores(block, k) for _, block in predictor.probabilities(x)])
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """How uncertain the class of every row is, split into what more data could and could not take away.
-
-        Under softmax, whatever the likelihood: the utilities of "robust-max", "probit-one-vs-each" and "independent"
-        are read as softmax would, so that `total` is not the entropy of `predict_proba` there.
-        """
+        """How uncertain the class of every row is, split into what more data could and could not take away."""
         predictor, x = self._predictor(X)
-        parts = []
-        with torch.no_grad():
-            for _, latents in predictor.latents(x):
-                parts.append([part.cpu().numpy() for part in entropy_parts(latents, self.model_.mixing)])
+        parts = [(total, aleatoric) for _, _, total, aleatoric in predictor.class_uncertainty(x)]
         total, aleatoric = (np.concatenate(blocks).astype(np.float32) for blocks in zip(*parts, strict=True))
         return Uncertainty(total, aleatoric, total - aleatoric)
 

@@ -63,6 +63,10 @@ class Likelihood(nn.Module, ABC):
 class ClassLikelihood(Likelihood):
     """p(y = c | f) for one class c out of K: every row of y has exactly one entry, in the column of its class."""
 
+    def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
+        """p(y = k | f) of known utilities; of the softmax and its bounds, softmax."""
+        return f.softmax(-1)
+
     @abstractmethod
     def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
         """p(y = k) with the posterior integrated out; rows add up to one."""

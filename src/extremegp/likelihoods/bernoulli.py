@@ -151,5 +151,9 @@ class IndependentClasses(BernoulliLabels):
         limit = (utilities.mean + 0.5 * utilities.variance).softmax(1)
         return utilities.mean, torch.where(total < 1e-30, limit, probabilities / total)
 
+    def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
+        """The probabilities of known utilities, scaled as in `predict`."""
+        return torch.nn.functional.logsigmoid(f).softmax(-1)
+
     def restricted(self, labels: Int[Tensor, " L"]) -> IndependentClasses:
         return self

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
+import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
@@ -11,7 +12,7 @@ from extremegp.latents.base import Marginals
 from extremegp.likelihoods.base import BatchContext, ClassLikelihood
 from extremegp.likelihoods.expectations import expected_softplus
 from extremegp.likelihoods.expectations_probit import expected_log_ndtr
-from extremegp.likelihoods.races import max_probabilities, softmax_probabilities
+from extremegp.likelihoods.races import max_probabilities, probit_probabilities, softmax_probabilities
 from extremegp.mixing import Mixing
 from extremegp.sparse import SparseRows
 
@@ -64,6 +65,11 @@ class ProbitOneVsEach(_Pairwise):
     It bounds the multinomial probit likelihood P(f_c + e_c > f_l + e_l for all l != c), e_k ~ N(0, 1/2): each pair has
     probability Phi(f_c - f_l), and the events of all pairs, which share e_c, are positively correlated.
     """
+
+    def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
+        """The multinomial probit, as `probabilities` without the uncertainty about f."""
+        flat = f.flatten(0, -2)
+        return probit_probabilities(flat, torch.zeros_like(flat)).view_as(f)
 
     def _pairwise(self, mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         return expected_log_ndtr(mean, variance)

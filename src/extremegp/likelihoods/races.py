@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 
 import torch
@@ -82,9 +82,12 @@ def max_probabilities(latents: Marginals, mixing: Mixing, noise_variance: float 
 
 @torch.no_grad()
 def entropy_parts(
-    latents: Marginals, mixing: Mixing, n_samples: int = 64
+    latents: Marginals,
+    mixing: Mixing,
+    conditional: Callable[[Tensor], Tensor],
+    n_samples: int = 64,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
-    """How uncertain the class is under softmax, in nats: in total, and for known utilities (aleatoric).
+    """How uncertain the class is, in nats: in total, and for known utilities (aleatoric).
 
     The total is the entropy of the mean probabilities, the second the mean entropy. Both come from the same draws, so
     that their difference, the information of the label on the utilities, is never negative.
@@ -92,16 +95,23 @@ def entropy_parts(
     Args:
         latents: marginals of the latent functions.
         mixing: how they become utilities.
+        conditional: p(y | f), see `ClassLikelihood.conditional`.
         n_samples: draws of the latent functions, the same ones for every row and call.
     """
     mean = latents.mean.new_zeros(len(latents.mean), mixing.n_labels)
     aleatoric = latents.mean.new_zeros(len(latents.mean))
     for f in _utility_draws(latents, mixing, n_samples):
-        p = f.softmax(2)
+        p = conditional(f)
         mean += p.sum(0) / n_samples
         aleatoric += torch.special.entr(p).sum(2).sum(0) / n_samples
     total = torch.special.entr(mean).sum(1)
     return torch.maximum(total, aleatoric), aleatoric
+
+
+@torch.no_grad()
+def probit_probabilities(mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
+    """P(f_k + e_k is the largest) for independent f and e_k ~ N(0, 1/2): differences then have unit noise."""
+    return _independent_highest(mean.double(), variance.double() + 0.5).to(mean.dtype)
 
 
 def _independent_softmax(mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:

@@ -75,6 +75,11 @@ class RobustMax(ClassLikelihood):
         right, wrong = math.log1p(-self.epsilon), math.log(self.epsilon / max(mixing.n_labels - 1, 1))
         return (right * chance + wrong * (1.0 - chance)).sum()
 
+    def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
+        """1 - epsilon for the class of the highest utility, the rest for all others (T 3.39)."""
+        others = torch.full_like(f, self.epsilon / max(f.shape[-1] - 1, 1))
+        return others.scatter(-1, f.argmax(-1, keepdim=True), 1.0 - self.epsilon)
+
     def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
         """(1 - epsilon) P(k is highest) + epsilon / (K - 1) (1 - P(k is highest)) (T 3.41)."""
         chance = max_probabilities(latents, mixing, noise_variance=0.0)
