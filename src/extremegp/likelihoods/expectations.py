@@ -52,6 +52,7 @@ _GPU_PIECE = 1 << 21
 _RULE_ROWS = 8  # temporaries of the rule that needs most
 _PICK_ROWS = 5  # mean, variance and three results of the elements picked out for a rule
 
+Moments = Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]]
 _Rule = Callable[[Tensor, Tensor, Tensor, Tensor], None]
 
 
@@ -81,7 +82,7 @@ def expected_softplus(mean: Tensor, variance: Tensor) -> Tensor:
     Raises:
         TypeError: if an input is neither float32 nor float64.
     """
-    value: Tensor = _ExpectedSoftplus.apply(*promoted(mean, variance))
+    value: Tensor = GaussianExpectation.apply(softplus_moments, *promoted(mean, variance))
     return value
 
 
@@ -155,20 +156,24 @@ def _hermite(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
 
 
-class _ExpectedSoftplus(torch.autograd.Function):
+class GaussianExpectation(torch.autograd.Function):
+    """An elementwise E g(f), f ~ N(mean, variance), whose gradients come from the pass that gives the value.
+
+    Its first argument gives value, d/dmean and d/dvariance of all elements, as `softplus_moments` does.
+    """
+
     @staticmethod
-    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-        value, by_mean, by_variance = softplus_moments(mean, variance)
+    def forward(ctx: Any, moments: Moments, mean: Tensor, variance: Tensor) -> Tensor:
+        value, by_mean, by_variance = moments(mean, variance)
         ctx.save_for_backward(
-            by_mean if ctx.needs_input_grad[0] else None, by_variance if ctx.needs_input_grad[1] else None
+            by_mean if ctx.needs_input_grad[1] else None, by_variance if ctx.needs_input_grad[2] else None
         )
         return value
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        by_mean, by_variance = ctx.saved_tensors
-        return (None if by_mean is None else grad * by_mean), (None if by_variance is None else grad * by_variance)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *(None if saved is None else grad * saved for saved in ctx.saved_tensors)
 
 
 def promoted(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor]:

@@ -15,13 +15,11 @@ in a strip around the real line, where that rule converges geometrically.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
-from extremegp.likelihoods.expectations import promoted
+from extremegp.likelihoods.expectations import GaussianExpectation, promoted
 
 _INTERVALS = 16
 _FALL = 5.5  # z
@@ -64,7 +62,7 @@ def expected_log_ndtr(mean: Tensor, variance: Tensor) -> Tensor:
     Raises:
         TypeError: if an input is neither float32 nor float64.
     """
-    value: Tensor = _ExpectedLogNdtr.apply(*promoted(mean, variance))
+    value: Tensor = GaussianExpectation.apply(log_ndtr_moments, *promoted(mean, variance))
     return value
 
 
@@ -117,22 +115,6 @@ def log_ndtr_derivatives(f: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         # No difference of nearly equal terms: h (h + f) = (1 + z P) P.
         slope = torch.where(tail, z.mul_(series).add_(1.0).mul_(series), slope)
     return log_cdf, mills, slope.neg_()
-
-
-class _ExpectedLogNdtr(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, mean: Tensor, variance: Tensor) -> Tensor:
-        value, by_mean, by_variance = log_ndtr_moments(mean, variance)
-        ctx.save_for_backward(
-            by_mean if ctx.needs_input_grad[0] else None, by_variance if ctx.needs_input_grad[1] else None
-        )
-        return value
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, Tensor | None]:
-        by_mean, by_variance = ctx.saved_tensors
-        return (None if by_mean is None else grad * by_mean), (None if by_variance is None else grad * by_variance)
 
 
 def _fill(mean: Tensor, variance: Tensor, out: Tensor) -> None:
