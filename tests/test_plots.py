@@ -15,7 +15,7 @@ from scipy.sparse import coo_array, csr_matrix
 
 from extremegp import plots
 from extremegp.errors import DataError, SettingsError
-from extremegp.metrics import Reliability
+from extremegp.metrics import Reliability, RiskCoverage, risk_coverage
 
 HALVES = Reliability(np.array([0.25, np.nan, 0.75]), np.array([0.5, np.nan, 0.75]), np.array([3, 0, 1]))
 HISTORY = [{"epoch": epoch + 1.0, "elbo": -100.0 / (epoch + 1), "kl": 1.0} for epoch in range(20)]
@@ -51,6 +51,34 @@ def test_reliability_diagrams_share_a_picture_by_name() -> None:
     np.testing.assert_array_equal(lines(curve)["second (ECE 0.000)"], [[0.5, 0.5]])
     assert len(counts.patches) == 2
     assert curve.get_title() == ""
+
+
+def test_the_risk_coverage_curve_is_drawn_above_the_best_one() -> None:
+    (axis,) = plots.risk_coverage_curves(risk_coverage([True, False, True], [3, 2, 1]), title="two rings").axes
+    curve, best = (np.asarray(line.get_xydata()) for line in axis.lines)
+    np.testing.assert_allclose(curve, [[1 / 3, 0], [2 / 3, 1 / 2], [1, 1 / 3]])
+    np.testing.assert_allclose(best, [[1 / 3, 0], [2 / 3, 0], [1, 1 / 3]])
+    # (0 + 1 / 2 + 1 / 3) / 3
+    assert axis.get_title() == "two rings, AURC 0.278"
+    assert axis.get_ylim() == pytest.approx((0, 1.05 / 2))
+    assert axis.get_legend() is None
+
+
+def test_risk_coverage_curves_share_a_picture_by_name_and_stay_small() -> None:
+    rng = np.random.default_rng(0)
+    many = risk_coverage(rng.random(20_000) < 0.9, rng.random(20_000))
+    (axis,) = plots.risk_coverage_curves({"many": many, "right": risk_coverage([True], [0.5])}).axes
+    assert legend(axis) == [f"many (AURC {many.area:.3f})", "right (AURC 0.000)"]
+    points = lines(axis)[f"many (AURC {many.area:.3f})"]
+    assert len(points) == 2000
+    np.testing.assert_allclose(points[[0, -1]], [[1 / 20_000, many.risk[0]], [1, many.risk[-1]]])
+    assert axis.get_title() == ""
+
+
+def test_the_steep_start_of_a_risk_coverage_curve_is_out_of_the_range() -> None:
+    (axis,) = plots.risk_coverage_curves(risk_coverage([False] + [True] * 99, -np.arange(100))).axes
+    assert axis.get_ylim() == pytest.approx((0, 1.05 / 11))
+    assert plots.risk_coverage_curves(risk_coverage([True], [1])).axes[0].get_ylim() == (0, 1)
 
 
 def test_the_learning_curve_shows_the_bound_and_each_validation_metric() -> None:
@@ -137,6 +165,12 @@ def test_small_classes_of_a_confusion_matrix_are_one(form: Callable) -> None:
             lambda: plots.reliability_diagram(Reliability(np.full(2, np.nan), np.full(2, np.nan), np.zeros(2, int))),
             DataError,
             "needs probabilities",
+        ),
+        (lambda: plots.risk_coverage_curves({}), DataError, "one or more predictions"),
+        (
+            lambda: plots.risk_coverage_curves({"none": RiskCoverage(np.zeros(0), np.zeros(0))}),
+            DataError,
+            "one or more predictions",
         ),
         (lambda: plots.learning_curve([]), DataError, "one or more records"),
         (lambda: plots.learning_curve({"a": HISTORY, "b": []}), DataError, "one or more records"),

@@ -113,6 +113,10 @@ class IdentityMixing(Mixing):
             self.log_scales.detach().index_select(0, labels), self.bias.detach().index_select(0, labels)
         )
 
+    def at(self, h: Float[Tensor, "*R B K"]) -> Float[Tensor, "*R B K"]:
+        """Utilities of known values of the functions."""
+        return torch.addcmul(self.bias, h, self.log_scales.exp())
+
     def utilities(self, latents: Marginals, labels: slice = slice(None)) -> Marginals:
         scales = self.log_scales[labels].exp()
         mean = torch.addcmul(self.bias[labels], latents.mean[:, labels], scales)

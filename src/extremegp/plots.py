@@ -19,6 +19,7 @@ from scipy.sparse import coo_matrix, issparse
 
 from extremegp.errors import DataError, SettingsError
 from extremegp.metrics.probability import Reliability
+from extremegp.metrics.selective import RiskCoverage
 from extremegp.metrics.topk import check_positive_int
 
 if TYPE_CHECKING:
@@ -77,6 +78,43 @@ def reliability_diagram(reliability: Reliability | Mapping[str, Reliability], *,
         else:
             curve.legend()
         curve.set_title(title or "")
+    return figure
+
+
+def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, title: str | None = None) -> Figure:
+    """Error of the predictions that are kept against their share, the most confident kept first.
+
+    The vertical range leaves out the first tenth of the predictions, whose errors are shares of few.
+
+    Args:
+        curves: what `risk_coverage` or `SequenceMetrics.risk_coverage` gave, or several by name.
+        title: text above; the area under the curve (AURC) follows it, or the name of each of several.
+
+    Returns:
+        One panel: each curve and, dashed, that of confidences that put every right prediction before every wrong one.
+
+    Raises:
+        DataError: there is nothing to draw.
+        ImportError: Matplotlib is missing.
+    """
+    named = _by_name(curves)
+    if not named or not all(len(curve.risk) for curve in named.values()):
+        raise DataError("a risk-coverage curve needs one or more predictions")
+    with panels(1, width=4.5, height=3.2) as (figure, (axis,)):
+        for (name, curve), colour in zip(named.items(), cycle(COLOURS)):
+            # What no eye can tell apart only makes the picture large.
+            shown = np.unique(np.linspace(0, len(curve.risk) - 1, 2000).astype(int))
+            label = f"{name} (AURC {curve.area:.3f})" if name else None
+            axis.plot(curve.coverage[shown], curve.risk[shown], color=colour, label=label)
+            axis.plot(curve.coverage[shown], curve.best_risk[shown], color=colour, linewidth=1, linestyle="--")
+        highest = max(float(curve.risk[len(curve.risk) // 10 :].max()) for curve in named.values())
+        axis.set(xlim=(0, 1), ylim=(0, 1.05 * highest or 1.0), xlabel="share kept", ylabel="error of what is kept")
+        if "" in named:
+            area = f"AURC {named[''].area:.3f}"
+            title = area if title is None else f"{title}, {area}"
+        else:
+            axis.legend()
+        axis.set_title(title or "")
     return figure
 
 

@@ -13,9 +13,10 @@ from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from extremegp.draws import sequence_noise
 from extremegp.linalg import inverse_cholesky, lower_triangular
 
 _LEAST_GROWTH = 0.1  # of precision in one natural step; concave data terms only ever add to it
@@ -43,6 +44,18 @@ class Posterior(nn.Module, ABC):
         self, a: Float[Tensor, "*P B M"], conditioned: Float[Tensor, "*P M M"], /
     ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
         """Mean a'E[v_p] and variance a'Cov[v_p]a of every function at every input."""
+
+    @abstractmethod
+    def noise(
+        self,
+        a: Float[Tensor, "*P B M"],
+        conditioned: Float[Tensor, "*P M M"],
+        lengths: Int[Tensor, " S"],
+        n_draws: int,
+        generator: torch.Generator,
+        /,
+    ) -> Float[Tensor, "R B P"]:
+        """a'(v_p - E[v_p]) at the inputs of S sequences, of R draws of every v_p for each sequence."""
 
     @abstractmethod
     def kl(self, conditioned: Float[Tensor, "*P M M"], /) -> Float[Tensor, ""]:
@@ -96,6 +109,14 @@ def _dots(a: Float[Tensor, "*P B M"], v: Float[Tensor, "P M"]) -> Float[Tensor, 
     return a @ v.T if a.ndim == 2 else (a @ v.unsqueeze(-1)).squeeze(-1).T
 
 
+def _noise_of_each(
+    rotated: Float[Tensor, "P B M"], lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+) -> Float[Tensor, "R B P"]:
+    """Where every function has a basis of its own: (a C_p)'e."""
+    unit = rotated.new_ones(rotated.shape[-1])
+    return torch.cat([sequence_noise(part, unit, lengths, (n_draws, 1), generator) for part in rotated], dim=-1)
+
+
 class SharedBasis(Posterior):
     """v_p ~ N(w_p, C diag(d_p) C'), with one lower-triangular C for all p.
 
@@ -121,6 +142,21 @@ class SharedBasis(Posterior):
     ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
         rotated = a @ lower_triangular(self.raw_basis)
         return _dots(a, self.q_mean), _dots(rotated.square(), self.log_scales.exp())
+
+    def noise(
+        self,
+        a: Float[Tensor, "*P B M"],
+        conditioned: Float[Tensor, "*P M M"],
+        lengths: Int[Tensor, " S"],
+        n_draws: int,
+        generator: torch.Generator,
+    ) -> Float[Tensor, "R B P"]:
+        if a.ndim > 2:
+            deviations = (0.5 * self.log_scales).exp().unsqueeze(1)
+            return _noise_of_each(a @ lower_triangular(self.raw_basis) * deviations, lengths, n_draws, generator)
+        deviations = (0.5 * self.log_scales).exp().T
+        rotated = a @ lower_triangular(self.raw_basis)
+        return sequence_noise(rotated, deviations, lengths, (n_draws, len(self.q_mean)), generator)
 
     def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
         basis = lower_triangular(self.raw_basis)
@@ -154,6 +190,19 @@ class MeanField(Posterior):
         self, a: Float[Tensor, "*P B M"], inverse_factor: Float[Tensor, "*P M M"]
     ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
         return _dots(a, self.q_mean), _dots(a.square(), self.log_scales.exp())
+
+    def noise(
+        self,
+        a: Float[Tensor, "*P B M"],
+        conditioned: Float[Tensor, "*P M M"],
+        lengths: Int[Tensor, " S"],
+        n_draws: int,
+        generator: torch.Generator,
+    ) -> Float[Tensor, "R B P"]:
+        deviations = (0.5 * self.log_scales).exp()
+        if a.ndim > 2:
+            return _noise_of_each(a * deviations.unsqueeze(1), lengths, n_draws, generator)
+        return sequence_noise(a, deviations.T, lengths, (n_draws, len(self.q_mean)), generator)
 
     def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
         log_scales, mean = self.log_scales, self.q_mean
@@ -194,6 +243,18 @@ class Full(Posterior):
             a = a @ inverse_factor
         rotated = torch.matmul(a, lower_triangular(self.raw_factors))
         return _dots(a, self.q_mean), rotated.square().sum(-1).T
+
+    def noise(
+        self,
+        a: Float[Tensor, "*P B M"],
+        conditioned: Float[Tensor, "*P M M"],
+        lengths: Int[Tensor, " S"],
+        n_draws: int,
+        generator: torch.Generator,
+    ) -> Float[Tensor, "R B P"]:
+        if not self.whitened:
+            a = a @ conditioned
+        return _noise_of_each(torch.matmul(a, lower_triangular(self.raw_factors)), lengths, n_draws, generator)
 
     def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
         factors: Tensor = lower_triangular(self.raw_factors)
@@ -255,6 +316,16 @@ class Parsimonious(Posterior):
         self, a: Float[Tensor, "*P B M"], root: Float[Tensor, "P M M"]
     ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
         return _dots(a, self.q_mean), (a @ root.mT.to(a.dtype)).square().sum(-1).T
+
+    def noise(
+        self,
+        a: Float[Tensor, "*P B M"],
+        conditioned: Float[Tensor, "*P M M"],
+        lengths: Int[Tensor, " S"],
+        n_draws: int,
+        generator: torch.Generator,
+    ) -> Float[Tensor, "R B P"]:
+        return _noise_of_each(a @ conditioned.mT.to(a.dtype), lengths, n_draws, generator)
 
     def kl(self, root: Float[Tensor, "P M M"]) -> Float[Tensor, ""]:
         """1/2 sum_p [tr B_p^-1 + ||w_p||^2 - M + log det B_p]."""

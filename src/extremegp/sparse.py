@@ -99,6 +99,28 @@ def matmul(x: Inputs, weight: Float[Tensor, "D M"]) -> Float[Tensor, "B M"]:
     return x @ weight
 
 
+class _RowSparseProduct(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, x: SparseRows) -> Tensor:
+        ctx.x, ctx.shape = x, weight.shape
+        return _bag_product(x, weight)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
+        used, positions = torch.unique(ctx.x.columns, return_inverse=True)
+        compact = replace(ctx.x, columns=positions, n_columns=len(used))
+        rows = _bag_product(compact.transposed, grad.contiguous())
+        return torch.sparse_coo_tensor(used[None], rows, ctx.shape, is_coalesced=True, check_invariants=False), None
+
+
+def row_sparse_matmul(x: Inputs, weight: Float[Tensor, "D M"]) -> Float[Tensor, "B M"]:
+    """`matmul`, but for sparse rows the gradient of `weight` is a sparse tensor of the rows that count."""
+    if isinstance(x, SparseRows):
+        product: Tensor = _RowSparseProduct.apply(weight, x)
+        return product
+    return x @ weight
+
+
 def weighted_square_norms(x: Inputs, weights: Float[Tensor, " D"]) -> Float[Tensor, " B"]:
     """sum_d weights_d x_d^2 of every row; `weights` of length one stands for D equal weights."""
     if isinstance(x, SparseRows):

@@ -10,34 +10,43 @@ from extremegp.data._files import base_suffix, line_blocks
 from extremegp.data.arrays import read_array, read_inputs, read_npz
 from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
 from extremegp.data.classes import ClassSpace, encode_classes, one_hot
+from extremegp.data.columns import Columns, read_columns, write_columns
 from extremegp.data.features import FeatureKind, Features, make_features, suited_features
 from extremegp.data.images import deskew
 from extremegp.data.labels import LabelSpace, encode_targets
 from extremegp.data.svmlight import read_svmlight
 from extremegp.data.tables import read_table
+from extremegp.data.templates import CHUNKING_TEMPLATE, Template
 from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
+from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
 from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
 from extremegp.data.xc import Dataset, read_xc, write_xc
 from extremegp.errors import DataError, SettingsError
 
 __all__ = [
+    "CHUNKING_TEMPLATE",
     "ClassDataset",
     "ClassSpace",
+    "Columns",
     "Dataset",
     "FeatureKind",
     "Features",
     "FloatCSR",
     "FloatMatrix",
     "LabelSpace",
+    "Template",
     "TextDataset",
+    "TokenFeatures",
     "check_inputs",
     "classes_of_dataset",
     "deskew",
     "encode_classes",
+    "encode_label_sequences",
     "encode_targets",
     "make_features",
     "one_hot",
     "read_array",
+    "read_columns",
     "read_dataset",
     "read_inputs",
     "read_jsonl",
@@ -47,7 +56,9 @@ __all__ = [
     "read_table",
     "read_xc",
     "recognise_format",
+    "stack_arrays",
     "suited_features",
+    "write_columns",
     "write_jsonl",
     "write_xc",
 ]

@@ -2,6 +2,15 @@
 
 from extremegp.latents.base import ConditionedLatents, Latents, Marginals, SumLatents
 from extremegp.latents.linear import LinearFunctions
+from extremegp.latents.random_features import DeepRandomFeatures
 from extremegp.latents.sparse_gp import SparseGP
 
-__all__ = ["ConditionedLatents", "Latents", "LinearFunctions", "Marginals", "SparseGP", "SumLatents"]
+__all__ = [
+    "ConditionedLatents",
+    "DeepRandomFeatures",
+    "Latents",
+    "LinearFunctions",
+    "Marginals",
+    "SparseGP",
+    "SumLatents",
+]

@@ -54,6 +54,19 @@ class ConditionedLatents(ABC):
         """The posterior of every function, or of some of them, at every input."""
 
     @abstractmethod
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        """Values of every function at every input, drawn jointly for the inputs of a sequence.
+
+        Args:
+            x: the inputs of S sequences, one after the other.
+            lengths: how many each has.
+            n_draws: R.
+            generator: decides the draws.
+        """
+
+    @abstractmethod
     def kl(self) -> Float[Tensor, ""]:
         """KL divergence from posterior to prior, summed over the functions."""
 
@@ -64,8 +77,12 @@ class Latents(nn.Module, ABC):
     n_functions: int
 
     @abstractmethod
-    def condition(self) -> ConditionedLatents:
-        """Freeze the current parameters (differentiably): once per step, or once per prediction run."""
+    def condition(self, seed: int = 0) -> ConditionedLatents:
+        """Freeze the current parameters (differentiably): once per step, or once per prediction run.
+
+        Args:
+            seed: decides the draw of hidden layers, given which the functions are Gaussian; others have none.
+        """
 
     def project(self) -> None:
         """Restore constraints on the parameters; called after every optimiser step."""
@@ -103,6 +120,14 @@ class _ConditionedSum(ConditionedLatents):
             mean, variance = mean + part.mean, variance + part.variance
         return Marginals(mean, variance)
 
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        total = self.terms[0].draws(x, lengths, n_draws, generator)
+        for term in self.terms[1:]:
+            total = total + term.draws(x, lengths, n_draws, generator)
+        return total
+
     def kl(self) -> Float[Tensor, ""]:
         total = self.terms[0].kl()
         for term in self.terms[1:]:
@@ -120,8 +145,8 @@ class SumLatents(Latents):
         if any(term.n_functions != self.n_functions for term in terms):
             raise ValueError("latents that are added need the same number of functions")
 
-    def condition(self) -> ConditionedLatents:
-        return _ConditionedSum([term.condition() for term in self.terms if isinstance(term, Latents)])
+    def condition(self, seed: int = 0) -> ConditionedLatents:
+        return _ConditionedSum([term.condition(seed) for term in self.terms if isinstance(term, Latents)])
 
     def project(self) -> None:
         for term in self.terms:

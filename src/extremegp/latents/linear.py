@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.latents.base import ConditionedLatents, Latents, Marginals, functions_of
+from extremegp.draws import sequence_noise
 from extremegp.sparse import Inputs, matmul, squared, weighted_square_norms
 
 LinearPosterior = Literal["shared", "mean-field", "point"]
@@ -53,7 +54,7 @@ class LinearFunctions(Latents):
             torch.tensor(math.log(prior_variance)), requires_grad=posterior != "point"
         )
 
-    def condition(self) -> ConditionedLatents:
+    def condition(self, seed: int = 0) -> ConditionedLatents:
         return _ConditionedLinear(self)
 
 
@@ -70,6 +71,16 @@ class _ConditionedLinear(ConditionedLatents):
         if variances.ndim == 1:
             return Marginals(mean, weighted_square_norms(x, variances).unsqueeze(-1).expand_as(mean))
         return Marginals(mean, matmul(squared(x), variances))
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        latents = self.latents
+        mean = matmul(x, latents.q_mean)
+        if latents.log_ratio is None:
+            return mean.expand(n_draws, *mean.shape)
+        deviations = (0.5 * (latents.log_ratio + latents.log_prior_variance)).exp()
+        return mean + sequence_noise(x, deviations, lengths, (n_draws, latents.n_functions), generator)
 
     def kl(self) -> Float[Tensor, ""]:
         """1/2 sum_pd [r_pd + mean_pd^2 / t2 - 1 - log r_pd]; of a point, 1/2 sum_pd mean_pd^2 / t2."""

@@ -39,7 +39,7 @@ class SparseGP(Latents):
         self.n_functions = n_functions
         self.relative_jitter = relative_jitter
 
-    def condition(self) -> ConditionedLatents:
+    def condition(self, seed: int = 0) -> ConditionedLatents:
         return _ConditionedGP(self)
 
     def project(self) -> None:
@@ -63,20 +63,44 @@ class _ConditionedGP(ConditionedLatents):
 
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
         """Mean a'E[v] and variance k(x, x) - a'a + a'Cov[v]a, a = L^-1 k_Z(x)."""
+        a, remainder = self._whitened(x, functions)
+        conditioned = self.conditioned
+        if functions is not None and conditioned.ndim > 2:
+            conditioned = conditioned.index_select(0, functions)
+        mean, variance = functions_of(self.posterior, functions).marginals(a, conditioned)
+        return Marginals(mean, variance + remainder)
+
+    def _whitened(
+        self, x: Inputs, functions: Int[Tensor, " L"] | None = None
+    ) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "B P"] | Float[Tensor, "B 1"]]:
+        """a = L^-1 k_Z(x), and what k(x, x) exceeds a'a by."""
         cross, prior_variance = self.kernel(x)
-        inverse_factor, conditioned = self.inverse_factor, self.conditioned
+        inverse_factor = self.inverse_factor
         if functions is not None:
             # Of what the functions share there is no dimension P.
-            cross, inverse_factor, conditioned = (
-                part if part.ndim == 2 else part.index_select(0, functions)
-                for part in (cross, inverse_factor, conditioned)
+            cross, inverse_factor = (
+                part if part.ndim == 2 else part.index_select(0, functions) for part in (cross, inverse_factor)
             )
             prior_variance = prior_variance if prior_variance.ndim == 1 else prior_variance.index_select(0, functions)
         a = cross @ inverse_factor.mT.to(cross.dtype)
-        mean, variance = functions_of(self.posterior, functions).marginals(a, conditioned)
         # Rounding may leave the prior's remainder slightly below zero where x is an inducing input.
         remainder = (prior_variance - a.square().sum(-1)).clamp(min=0.0)
-        return Marginals(mean, variance + (remainder.T if remainder.ndim > 1 else remainder.unsqueeze(-1)))
+        return a, remainder.T if remainder.ndim > 1 else remainder.unsqueeze(-1)
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        """Draws of a'v plus a remainder that is drawn for every input by itself.
+
+        The prior whose posterior this is has the covariance a(x)'a(z) between inputs, and k(x, x) at each: that of
+        fully independent training conditionals (Quinonero-Candela and Rasmussen 2005, section 6). Where every input is
+        an inducing input, that is k.
+        """
+        a, remainder = self._whitened(x)
+        mean, _ = self.posterior.marginals(a, self.conditioned)
+        drawn = mean + self.posterior.noise(a, self.conditioned, lengths, n_draws, generator)
+        noise = torch.randn(drawn.shape, generator=generator, device=drawn.device, dtype=drawn.dtype)
+        return drawn + remainder.sqrt() * noise
 
     def kl(self) -> Float[Tensor, ""]:
         return self.posterior.kl(self.conditioned)

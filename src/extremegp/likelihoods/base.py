@@ -20,11 +20,15 @@ class BatchContext(NamedTuple):
         x: the inputs.
         rows: their numbers among all training rows.
         seed: decides what is drawn at random; it differs from step to step.
+        lengths: of the sequences that the rows are, one after the other; None where rows stand alone.
+        n_draws: how many draws an expectation without closed form is estimated from.
     """
 
     x: Inputs
     rows: Int[Tensor, " B"]
     seed: int = 0
+    lengths: Int[Tensor, " S"] | None = None
+    n_draws: int = 1
 
 
 class Likelihood(nn.Module, ABC):

@@ -1,4 +1,4 @@
-"""Metrics: ranking and propensity-scored ranking from the k best labels, quality of probabilities, classification."""
+"""Metrics: ranking and propensity-scored ranking from the k best labels, probabilities, classes, sequences, spans."""
 
 from extremegp.metrics.classification import ClassMetrics, PerClass, evaluate_classes
 from extremegp.metrics.probability import (
@@ -11,6 +11,9 @@ from extremegp.metrics.probability import (
 from extremegp.metrics.propensity import PROPENSITY_PRESETS, propensities, psndcg_at_k, psp_at_k
 from extremegp.metrics.ranking import macro_recall_at_k, ndcg_at_k, precision_at_k, recall_at_k
 from extremegp.metrics.report import evaluate_topk
+from extremegp.metrics.selective import RiskCoverage, risk_coverage
+from extremegp.metrics.sequences import SequenceMetrics, evaluate_sequences
+from extremegp.metrics.spans import SpanScore, looks_like_spans
 from extremegp.metrics.topk import TopK
 
 __all__ = [
@@ -19,12 +22,17 @@ __all__ = [
     "PerClass",
     "ProbabilityMetrics",
     "Reliability",
+    "RiskCoverage",
+    "SequenceMetrics",
+    "SpanScore",
     "TopK",
     "brier_score",
     "evaluate_classes",
+    "evaluate_sequences",
     "evaluate_topk",
     "expected_calibration_error",
     "log_loss",
+    "looks_like_spans",
     "macro_recall_at_k",
     "ndcg_at_k",
     "precision_at_k",
@@ -32,4 +40,5 @@ __all__ = [
     "psndcg_at_k",
     "psp_at_k",
     "recall_at_k",
+    "risk_coverage",
 ]

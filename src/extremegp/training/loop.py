@@ -14,17 +14,19 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from extremegp.errors import ExtremeGPError
 from extremegp.files import copy_state
 from extremegp.inducing import InducingInputs
-from extremegp.latents import LinearFunctions
+from extremegp.latents import DeepRandomFeatures, LinearFunctions
+from extremegp.latents.random_features import RandomFeatures
 from extremegp.likelihoods import BatchContext
 from extremegp.linalg import NotPositiveDefiniteError
 from extremegp.mixing import FactorMixing
 from extremegp.model import ELBO, VariationalModel
 from extremegp.posteriors import Posterior
+from extremegp.sequence_model import SequenceModel
 from extremegp.sparse import Inputs, SparseRows, row_block
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from extremegp.training.class_pairs import ClassPairSampler, ClassSampling
@@ -54,6 +56,10 @@ class TrainingSettings:
             "adam" everything by Adam.
         natural_step: peak of the same schedule of the natural steps, in (0, 1].
         kl_weight: weight of the KL term in the objective; 1 is the bound, less a cold posterior.
+        n_draws: draws that an expectation without closed form is estimated from in the second half of the steps; one
+            draw in the first (D A.4).
+        frequencies_from: share of the steps after which the spectral frequencies of random features move (D 4.5.3).
+        hyperparameters_from: the same of their lengthscales and amplitudes.
         n_sampled_labels: labels that stand for all that no row of a batch has, drawn anew at every step; None takes all
             labels. Only the rows of loadings and biases that a step looks at then move in it.
         label_sampling: what makes a label likely to be drawn, see `LabelSampler`; or "pair": the rows of a step are of
@@ -70,6 +76,9 @@ class TrainingSettings:
     optimizer: Literal["natural", "adam"] = "natural"
     natural_step: float = 0.05
     kl_weight: float = 1.0
+    n_draws: int = 1
+    frequencies_from: float = 0.0
+    hyperparameters_from: float = 0.0
     n_sampled_labels: int | None = None
     label_sampling: ClassSampling = "frequency"
     seed: int = 0
@@ -79,12 +88,13 @@ class TrainingSettings:
 
 
 def train(
-    model: VariationalModel,
+    model: VariationalModel | SequenceModel,
     x: Matrix,
     y: scipy.sparse.csr_matrix,
     settings: TrainingSettings,
     *,
     reporter: Reporter,
+    lengths: NDArray[np.int64] | None = None,
     mean_logits: NDArray[np.float32] | None = None,
     validate: Callable[[], float] | None = None,
     score_name: str = "P@1",
@@ -101,6 +111,8 @@ def train(
         y: labels that are 1, N x K.
         settings: how.
         reporter: told of every step and epoch.
+        lengths: of the S sequences that the rows are, one after the other: batches are then of sequences, and
+            `batch_size` is their number.
         mean_logits: of a model with a mean function, what that function scales at every row, N x K: as `initialise`
             returns it.
         validate: score of the current parameters, higher is better; with it the best epoch's parameters are kept.
@@ -117,17 +129,20 @@ def train(
         TrainingDivergedError: the bound is no longer finite.
         ModelFormatError: the checkpoint is damaged or belongs to another run.
     """
-    return _Run(model, x, y, settings, reporter, mean_logits, validate, score_name, checkpoint, fingerprint).run()
+    return _Run(
+        model, x, y, settings, reporter, lengths, mean_logits, validate, score_name, checkpoint, fingerprint
+    ).run()
 
 
 class _Run:
     def __init__(
         self,
-        model: VariationalModel,
+        model: VariationalModel | SequenceModel,
         x: Matrix,
         y: scipy.sparse.csr_matrix,
         settings: TrainingSettings,
         reporter: Reporter,
+        lengths: NDArray[np.int64] | None,
         mean_logits: NDArray[np.float32] | None,
         validate: Callable[[], float] | None,
         score_name: str,
@@ -136,6 +151,9 @@ class _Run:
     ) -> None:
         self.model, self.x, self.y, self.settings = model, x, y, settings
         self.reporter, self.mean_logits, self.validate = reporter, mean_logits, validate
+        self.lengths = lengths
+        self.ends = None if lengths is None else np.cumsum(lengths)
+        self.n_units = x.shape[0] if lengths is None else len(lengths)
         self.score_name, self.checkpoint, self.fingerprint = score_name, checkpoint, fingerprint
         self.parameters = [parameter for parameter in model.parameters() if parameter.requires_grad]
         self.sampler = _sampler(y, settings)
@@ -144,6 +162,7 @@ class _Run:
         )
         sampled = self.sampler is not None or self.pairs is not None
         by_rows = {parameter for parameter in model.mixing.parameters() if sampled and parameter.requires_grad}
+        by_rows |= set(_reducers(model))
         natural = _natural_posteriors(model) if settings.optimizer == "natural" else []
         by_nature = {parameter for posterior in natural for parameter in posterior.natural_parameters()}
         narrow = [parameter for parameter in self.parameters if parameter not in by_rows | by_nature]
@@ -155,7 +174,8 @@ class _Run:
             self.optimizers.append(RowAdam(wide, settings.learning_rate))
         if natural:
             self.optimizers.append(NaturalGradient(natural, scale=x.shape[0]))
-        self.steps_per_epoch = batches_per_epoch(x.shape[0], settings.batch_size)
+        self.steps_per_epoch = batches_per_epoch(self.n_units, settings.batch_size)
+        self.later = _moving_later(model, settings)
         self.best: dict[str, Tensor] = {}
         self.last_kl = math.nan
 
@@ -193,11 +213,11 @@ class _Run:
     def _seconds_per_step(self) -> float:
         """Measured on gradients that are thrown away, and so is what the likelihood has stored of rows meanwhile."""
         state = {name: tensor.clone() for name, tensor in self.model.likelihood.state_dict().items()}
-        batches = epoch_batches(self.x.shape[0], self.settings.batch_size, seed=self.settings.seed, epoch=0)
+        batches = epoch_batches(self.n_units, self.settings.batch_size, seed=self.settings.seed, epoch=0)
         seconds = []
-        for rows in [batches[0], *batches[:4]]:
+        for batch in [batches[0], *batches[:4]]:
             started = time.monotonic()
-            self._gradients(rows, step=0)
+            self._gradients(batch, step=0, n_draws=self.settings.n_draws)
             seconds.append(time.monotonic() - started)
         self._forget_gradients()
         self.model.likelihood.load_state_dict(state)
@@ -207,9 +227,9 @@ class _Run:
         progress = self.progress
         while progress.step < progress.total_steps and not self._stopped():
             epoch, first = divmod(progress.step, self.steps_per_epoch)
-            batches = epoch_batches(self.x.shape[0], self.settings.batch_size, seed=self.settings.seed, epoch=epoch)
-            for rows in batches[first:]:
-                self._step(rows)
+            batches = epoch_batches(self.n_units, self.settings.batch_size, seed=self.settings.seed, epoch=epoch)
+            for batch in batches[first:]:
+                self._step(batch)
                 done = progress.step == progress.total_steps or self._out_of_time()
                 if done or progress.step == (epoch + 1) * self.steps_per_epoch:
                     self._end_epoch(epoch)
@@ -233,21 +253,26 @@ class _Run:
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
 
-    def _gradients(self, rows: NDArray[np.int64], *, step: int) -> ELBO:
+    def _gradients(self, units: NDArray[np.int64], *, step: int, n_draws: int) -> ELBO:
         """Leave the objective's gradient in the parameters, in those of the mixing row-sparse if labels are sampled."""
         like = self.parameters[0]
         pair = None if self.pairs is None else self.pairs.draw(step)
-        rows = rows if pair is None else pair.rows
+        rows = self._rows(units) if pair is None else pair.rows
         x = row_block(self.x, rows, dtype=like.dtype, device=like.device)
         logits = None if self.mean_logits is None else torch.from_numpy(self.mean_logits[rows]).to(like)
-        context = BatchContext(x, torch.from_numpy(rows).to(like.device), self.settings.seed + step)
+        lengths = None if self.lengths is None else torch.from_numpy(self.lengths[units]).to(like.device)
+        numbers = torch.from_numpy(rows).to(like.device)
+        context = BatchContext(x, numbers, self.settings.seed + step, lengths, n_draws)
         if pair is not None:
             batch = pair.batch(self.y.shape[1], dtype=like.dtype, device=like.device)
         elif self.sampler is not None:
             batch = self.sampler.batch(self.y[rows], self.sampler.draw(step), dtype=like.dtype, device=like.device)
         else:
             y = SparseRows.from_scipy(self.y[rows], dtype=like.dtype, device=like.device)
-            return self._backward(self.model.elbo, x, y, mean_logits=logits, context=context)
+            # A sequence stands for others whatever its length.
+            n_rows = None if lengths is None else self.n_units / len(units) * len(rows)
+            return self._backward(self.model.elbo, x, y, mean_logits=logits, context=context, n_rows=n_rows)
+        assert isinstance(self.model, VariationalModel)
         model = self.model.restricted(batch.labels, partial=pair is not None)
         logits = None if logits is None else logits.index_select(1, batch.labels)
         bound = partial(model.elbo, label_weights=batch.weights)
@@ -259,6 +284,14 @@ class _Run:
                     batch.labels[None], part.grad, whole.shape, is_coalesced=True, check_invariants=False
                 )
         return elbo
+
+    def _rows(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
+        if self.lengths is None or self.ends is None:
+            return units
+        lengths = self.lengths[units]
+        first = np.repeat(self.ends[units] - lengths, lengths)
+        within = np.arange(len(first)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        return np.asarray(first + within)
 
     def _backward(
         self,
@@ -283,13 +316,16 @@ class _Run:
         for optimizer in self.optimizers:
             optimizer.zero_grad(set_to_none=True)
 
-    def _step(self, rows: NDArray[np.int64]) -> None:
+    def _step(self, units: NDArray[np.int64]) -> None:
         progress = self.progress
-        rate = self._learning_rate()
+        rate, share = self._learning_rate(), progress.step / progress.total_steps
         for optimizer in self.optimizers:
             for group in optimizer.param_groups:
-                group["lr"] = rate * self.scales[group["params"][0]]
-        elbo = self._gradients(rows, step=progress.step)
+                parameter = group["params"][0]
+                still = share < self.later.get(parameter, 0.0)
+                group["lr"] = 0.0 if still else rate * self.scales[parameter]
+        n_draws = self.settings.n_draws if share >= 0.5 else 1
+        elbo = self._gradients(units, step=progress.step, n_draws=n_draws)
         bound = float(elbo.bound.detach())
         if not math.isfinite(bound):
             raise TrainingDivergedError(
@@ -348,12 +384,31 @@ def _sampler(y: scipy.sparse.csr_matrix, settings: TrainingSettings) -> LabelSam
     return LabelSampler(counts, settings.n_sampled_labels, settings.label_sampling, seed=settings.seed)
 
 
-def _natural_posteriors(model: VariationalModel) -> list[Posterior]:
+def _reducers(model: nn.Module) -> list[nn.Parameter]:
+    """Parameters whose gradients are sparse in rows."""
+    modules = [module for module in model.modules() if isinstance(module, DeepRandomFeatures)]
+    return [module.reducer for module in modules if module.reducer is not None]
+
+
+def _moving_later(model: nn.Module, settings: TrainingSettings) -> dict[Tensor, float]:
+    """From which share of the steps on parameters move, of those that keep still at first."""
+    later: dict[Tensor, float] = {}
+    for module in model.modules():
+        if isinstance(module, RandomFeatures):
+            later |= dict.fromkeys((module.log_weights, module.log_amplitude), settings.hyperparameters_from)
+            if module.q_mean is not None:
+                later |= dict.fromkeys((module.q_mean, module.log_ratio), settings.frequencies_from)
+    return later
+
+
+def _natural_posteriors(model: nn.Module) -> list[Posterior]:
     posteriors = [module for module in model.modules() if isinstance(module, Posterior)]
     return [posterior for posterior in posteriors if posterior.natural_parameters()]
 
 
-def _step_scales(model: VariationalModel, parameters: Sequence[Tensor], settings: TrainingSettings) -> list[float]:
+def _step_scales(
+    model: VariationalModel | SequenceModel, parameters: Sequence[Tensor], settings: TrainingSettings
+) -> list[float]:
     """Factors on the learning rate, as Adam's steps are absolute.
 
     Inducing inputs move in units of their entries. Loadings and linear coefficients move slower than the rest, which on

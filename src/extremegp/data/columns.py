@@ -1,0 +1,250 @@
+"""Files of tokens in columns, as CoNLL's shared tasks and CRF++ have them: a token a line, blank lines after each."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import IO, Any, NamedTuple, NoReturn
+
+from extremegp.data._files import atomic_writer, line_blocks
+from extremegp.errors import DataError, SettingsError
+
+_DOCUMENT_START = "-DOCSTART-"
+# Not all that Unicode calls white space: a token may be a no-break or an ideographic space.
+_BLANKS = " \t"
+_UNWRITABLE = re.compile("[\t\n\r\0]")
+_ROUNDING = 1e-4
+
+
+class Columns(NamedTuple):
+    """Sequences of tokens.
+
+    Attributes:
+        sequences: of each sequence its tokens, at least one, and of each token its columns without the label; all have
+            the same number of columns.
+        labels: the label of every token; None if the source has none.
+    """
+
+    sequences: list[list[tuple[str, ...]]]
+    labels: list[list[str]] | None
+
+
+def read_columns(
+    path: str | Path,
+    *,
+    label_column: int | None = -1,
+    separator: str | None = None,
+    encoding: str = "utf-8",
+    max_sequences: int | None = None,
+) -> Columns:
+    """Read a file with a token a line, in columns, and blank lines between sequences.
+
+    A line whose first column is ``-DOCSTART-`` separates like a blank one. Lines that start with ``#`` are tokens.
+
+    Args:
+        path: the file; .gz, .bz2, .xz and .zst are decompressed.
+        label_column: the column of the labels, counted from 0 and from the end if negative; None if there is none.
+        separator: what separates columns, which may then be empty; by default runs of spaces and tabs.
+        encoding: the encoding of the file, in which ASCII must keep its bytes. A UTF-8 byte-order mark is dropped.
+        max_sequences: how many sequences to read; None for all. What follows them is not looked at.
+
+    Raises:
+        DataError: the file cannot be read, is not in this encoding, has no sequences, lacks the label column, has a
+            line with another number of columns than the first, or a blank label; names the file and the line.
+        SettingsError: an option outside its domain.
+    """
+    _check_options(label_column, separator, encoding, max_sequences)
+    path = Path(path)
+
+    def fail(problem: str) -> NoReturn:
+        raise DataError(problem, path=path, line=number)
+
+    sequences: list[list[tuple[str, ...]]] = []
+    labels: list[list[str]] = []
+    tokens: list[tuple[str, ...]] = []
+    tags: list[str] = []
+    shared: dict[str, str] = {}
+    width = first = 0
+    for number, line in chain(_lines(path, encoding), [(0, "")]):
+        cells = _cells(line, separator)
+        if not cells or cells[0] == _DOCUMENT_START:
+            if tokens:
+                sequences.append(tokens)
+                labels.append(tags)
+                tokens, tags = [], []
+                if len(sequences) == max_sequences:
+                    break
+            continue
+        if not width:
+            width, first = len(cells), number
+            _check_label_column(label_column, width, fail)
+        if len(cells) != width:
+            fail(
+                f"the line has {len(cells)} columns, but line {first} has {width}; write all lines alike"
+                + ("" if separator else ", or name what separates columns (separator) if cells hold spaces or nothing")
+            )
+        # One object for equal cells: words and tags come again and again.
+        cells = [shared.setdefault(cell, cell) for cell in cells]
+        if label_column is not None:
+            tags.append(cells.pop(label_column))
+            if not tags[-1].strip(_BLANKS):
+                fail("the label is blank; every token needs one")
+        tokens.append(tuple(cells))
+    if not sequences:
+        raise DataError("the file has no tokens, only blank lines", path=path)
+    return Columns(sequences, None if label_column is None else labels)
+
+
+def write_columns(
+    target: str | Path | IO[str],
+    sequences: Sequence[Sequence[Sequence[str]]],
+    labels: Sequence[Sequence[Any]],
+    *,
+    probabilities: Sequence[Sequence[float]] | None = None,
+    encoding: str = "utf-8",
+) -> None:
+    """Write tokens and their labels so that ``read_columns(path, separator="\\t")`` returns them.
+
+    Args:
+        target: a file, which appears complete or not at all, compressed if it ends in .gz, .bz2, .xz or .zst; or a
+            text stream, which is written to once, after all checks.
+        sequences: of each sequence its tokens, of each token its columns.
+        labels: the label of every token, written as ``str`` does after its columns.
+        probabilities: a number from 0 to 1 for every token, written after the label with six decimals.
+        encoding: the encoding of a file; a stream has its own.
+
+    Raises:
+        DataError: sequences, labels and probabilities do not go together, there are none, a cell cannot be written in
+            this format or encoding, or the file cannot be written.
+        SettingsError: an unknown encoding.
+    """
+    _check_encoding(encoding)
+    for name, values in (("label sequences", labels), ("sequences of probabilities", probabilities)):
+        if values is not None and len(values) != len(sequences):
+            raise DataError(f"there are {len(sequences)} sequences but {len(values)} {name}; give one to each")
+    if not len(sequences):
+        raise DataError("there are no sequences to write")
+    text = "".join(_written(sequences, labels, probabilities))
+    if not isinstance(target, (str, Path)):
+        target.write(text)
+        return
+    try:
+        content = text.encode(encoding)
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"{text[error.start]!r} cannot be written in {encoding}; write UTF-8",
+            path=target,
+            line=text.count("\n", 0, error.start) + 1,
+        ) from error
+    with atomic_writer(target) as stream:
+        stream.write(content)
+
+
+def _check_options(label_column: Any, separator: Any, encoding: str, max_sequences: Any) -> None:
+    if label_column is not None and (not isinstance(label_column, int) or isinstance(label_column, bool)):
+        raise SettingsError(f"label_column must be an integer or None, not {label_column!r}")
+    if separator is not None and (not isinstance(separator, str) or not separator or set(separator) & {"\n", "\r"}):
+        raise SettingsError(f"separator must be a string such as '\\t', or None, not {separator!r}")
+    if max_sequences is not None and (
+        not isinstance(max_sequences, int) or isinstance(max_sequences, bool) or max_sequences < 1
+    ):
+        raise SettingsError(f"max_sequences must be a positive integer or None, not {max_sequences!r}")
+    _check_encoding(encoding)
+
+
+def _check_encoding(encoding: str) -> None:
+    plain = "\n\t #-09AZaz"
+    try:
+        compatible = plain.encode("ascii").decode(encoding) == plain
+    except LookupError as error:
+        raise SettingsError(f"encoding {encoding!r} is not known; name one such as 'utf-8' or 'latin-1'") from error
+    except ValueError:
+        compatible = False
+    if not compatible:
+        raise SettingsError(f"encoding {encoding!r} does not keep the bytes of ASCII; convert the file to UTF-8")
+
+
+def _check_label_column(label_column: int | None, width: int, fail: Callable[[str], NoReturn]) -> None:
+    if label_column is None:
+        return
+    if not -width <= label_column < width:
+        fail(f"there is no label column {label_column}: the line has {width} columns (counted from 0)")
+    if width == 1:
+        fail(
+            "the line has only one column, so beside the label there is nothing; name what separates columns "
+            "(separator), or say that there are no labels (label_column=None)"
+        )
+
+
+def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
+    number = 0
+    for block in line_blocks(path):
+        for line in block.split(b"\n")[:-1]:
+            number += 1
+            try:
+                yield number, line.decode(encoding)
+            except UnicodeError as error:
+                where = f" (byte {error.start} of the line)" if isinstance(error, UnicodeDecodeError) else ""
+                raise DataError(
+                    f"not {encoding} text{where}; name the encoding of the file (--encoding), or convert it to UTF-8",
+                    path=path,
+                    line=number,
+                ) from error
+
+
+def _cells(line: str, separator: str | None) -> list[str]:
+    if not line.strip(_BLANKS):
+        return []
+    if separator is not None:
+        return line.split(separator)
+    return [cell for cell in line.replace("\t", " ").split(" ") if cell]
+
+
+def _written(
+    sequences: Sequence[Sequence[Sequence[str]]],
+    labels: Sequence[Sequence[Any]],
+    probabilities: Sequence[Sequence[float]] | None,
+) -> Iterator[str]:
+    width: int | None = None
+    for s, tokens in enumerate(sequences):
+        if not len(tokens):
+            raise DataError(f"sequence {s} (counted from 0) has no tokens; leave it out")
+        tags, certain = labels[s], None if probabilities is None else probabilities[s]
+        for name, values in (("labels", tags), ("probabilities", certain)):
+            if values is not None and len(values) != len(tokens):
+                raise DataError(f"sequence {s} (counted from 0) has {len(tokens)} tokens but {len(values)} {name}")
+        for t, token in enumerate(tokens):
+            where = f"token {t} of sequence {s} (counted from 0)"
+            cells = _row(token, str(tags[t]), where)
+            width = width or len(cells)
+            if len(cells) != width:
+                raise DataError(f"{where} has {len(cells) - 1} columns, but those before have {width - 1}")
+            if certain is not None:
+                cells.append(_probability(certain[t], where))
+            yield "\t".join(cells) + "\n"
+        yield "\n"
+
+
+def _row(token: Sequence[str], label: str, where: str) -> list[str]:
+    if isinstance(token, str):
+        raise DataError(f"{where} is the bare string {token!r} where a tuple of columns is meant: ({token!r},)")
+    cells = [*token, label]
+    for cell in cells:
+        if not isinstance(cell, str):
+            raise DataError(f"{where} has a {type(cell).__name__} among its columns, which are strings")
+        if _UNWRITABLE.search(cell):
+            raise DataError(f"{where} has the cell {cell!r}; tabs, line ends and NUL characters cannot be written")
+    if not label.strip(_BLANKS):
+        raise DataError(f"{where} has a blank label")
+    if cells[0] == _DOCUMENT_START:
+        raise DataError(f"{where} starts with {_DOCUMENT_START}, which separates sequences")
+    return cells
+
+
+def _probability(value: float, where: str) -> str:
+    # Marginals may pass 0 and 1 by what float32 rounds.
+    if not -_ROUNDING <= value <= 1 + _ROUNDING:
+        raise DataError(f"{where} has the probability {value}, which is not from 0 to 1")
+    return f"{min(max(float(value), 0.0), 1.0):.6f}"
