@@ -47,8 +47,10 @@ class SequenceModel(nn.Module):
             mean_logits: none; there is no mean function.
             context: the lengths of the sequences, how many draws to take, and what decides them.
         """
-        assert context is not None and context.lengths is not None
-        assert label_weights is None and mean_logits is None
+        assert label_weights is None
+        assert mean_logits is None
+        assert context is not None
+        assert context.lengths is not None
         generator = torch.Generator(x.device).manual_seed(context.seed)
         conditioned = self.latents.condition(context.seed)
         f = self.mixing.at(conditioned.draws(x, context.lengths, context.n_draws, generator))

@@ -303,9 +303,9 @@ def _with_clock(monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> _Cl
     clock = _Clock(seconds_per_step)
     gradients = module._Run._gradients
 
-    def slow(self: Any, rows: Any, *, step: int) -> Any:
+    def slow(self: Any, units: Any, **step: int) -> Any:
         clock.now += clock.seconds_per_step
-        return gradients(self, rows, step=step)
+        return gradients(self, units, **step)
 
     monkeypatch.setattr(module, "time", clock)
     monkeypatch.setattr(module._Run, "_gradients", slow)

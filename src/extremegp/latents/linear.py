@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from extremegp.latents.base import ConditionedLatents, Latents, Marginals, functions_of
 from extremegp.draws import sequence_noise
+from extremegp.latents.base import ConditionedLatents, Latents, Marginals, functions_of
 from extremegp.sparse import Inputs, matmul, squared, weighted_square_norms
 
 LinearPosterior = Literal["shared", "mean-field", "point"]
