@@ -9,12 +9,20 @@ from extremegp.__about__ import __version__
 
 if TYPE_CHECKING:
     from extremegp import datasets
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, load
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier, load
 
-__all__ = ["MultiClassGPClassifier", "MultiLabelGPClassifier", "__version__", "datasets", "load"]
+_ESTIMATORS = ("MultiClassGPClassifier", "MultiLabelGPClassifier", "SequenceGPClassifier", "load")
+__all__ = [
+    "MultiClassGPClassifier",
+    "MultiLabelGPClassifier",
+    "SequenceGPClassifier",
+    "__version__",
+    "datasets",
+    "load",
+]
 
 # Public names and their homes, imported at first use: the command line answers `--help` without loading PyTorch.
-_HOMES = dict.fromkeys(("MultiClassGPClassifier", "MultiLabelGPClassifier", "load"), "extremegp.estimators")
+_HOMES = dict.fromkeys(_ESTIMATORS, "extremegp.estimators")
 
 
 def __getattr__(name: str) -> Any:

@@ -176,9 +176,10 @@ class ModelSettings:
         if self.n_mean_points:
             link: Link = "logit" if self.likelihood in ("bernoulli", "independent") else "log"
             mean = RegressionMean(self.n_mean_points, self.n_mean_stored, self.n_features, k, link=link)
-        return VariationalModel(self._latents(), mixing, self._likelihood(), mean)
+        return VariationalModel(self.build_latents(), mixing, self._likelihood(), mean)
 
-    def _latents(self) -> Latents:
+    def build_latents(self) -> Latents:
+        """The latent functions of that model."""
         p, d = self.n_latent, self.n_features
         if self.latents != "gp":
             return LinearFunctions(d, p, posterior=_LINEAR_POSTERIORS[self.latents])

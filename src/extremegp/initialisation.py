@@ -20,14 +20,18 @@ from extremegp.inducing import (
     SparseInducingInputs,
     SubspaceInducingInputs,
 )
+from extremegp.latents import DeepRandomFeatures
 from extremegp.likelihoods import BernoulliLabels, ClassLikelihood
 from extremegp.mixing import FactorMixing
 from extremegp.model import VariationalModel
 from extremegp.regression import fit_regression
+from extremegp.sequence_model import SequenceModel
+from extremegp.sparse import row_block
 
 Matrix = scipy.sparse.csr_matrix | NDArray[Any]
 
 _HASHED_FEATURES = 4096
+_SIZED_ROWS = 2000
 
 
 @torch.no_grad()
@@ -95,6 +99,29 @@ def initialise(
         rows = mixing.loadings[start_row : start_row + (1 << 16)]
         _fill(rows, rng.normal(scale=1.0 / np.sqrt(n_latent), size=rows.shape))
     return logits
+
+
+@torch.no_grad()
+def start_sequences(model: SequenceModel, x: Matrix, counts: NDArray[np.int64], *, rng: np.random.Generator) -> None:
+    """Start a model of sequences from its training data, in place.
+
+    Random features are drawn and scaled to the inputs, inducing inputs are random inputs, and biases the logarithms of
+    the frequencies of the labels about their mean.
+
+    Args:
+        model: as `SequenceSettings.build` makes it.
+        x: inputs, N x D.
+        counts: rows with each label, V.
+        rng: decides the start.
+    """
+    some = row_block(x, np.sort(rng.permutation(x.shape[0])[:_SIZED_ROWS]))
+    for module in model.latents.modules():
+        if isinstance(module, DeepRandomFeatures):
+            module.start(some, torch.Generator().manual_seed(int(rng.integers(2**31))))
+        elif isinstance(module, InducingInputs):
+            _start_inducing(module, x, "rows", rng)
+    bias = _log_frequency(counts / counts.sum(), int(counts.sum()))
+    _fill(model.mixing.bias[: len(counts)], bias - bias.mean())
 
 
 def _log_frequency(frequency: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:

@@ -19,9 +19,11 @@ class SequenceModel(nn.Module):
 
     Args:
         latents: P functions, one for each label and, where transitions are indexed, one for each pair of labels.
-        mixing: the scale and bias of each.
+        mixing: the scale and bias of each; biases are N(0, 4), of which the most probable are found.
         likelihood: from their values to labels.
     """
+
+    _BIAS_VARIANCE = 4.0
 
     def __init__(self, latents: Latents, mixing: IdentityMixing, likelihood: LinearChain) -> None:
         super().__init__()
@@ -56,7 +58,8 @@ class SequenceModel(nn.Module):
         f = self.mixing.at(conditioned.draws(x, context.lengths, context.n_draws, generator))
         likelihood = self.likelihood
         data = likelihood.log_prob(f, y.columns, context.lengths, generator, objective=likelihood.objective)
-        return ELBO(data.sum() / context.n_draws, conditioned.kl() + likelihood.kl(), n_rows / x.shape[0])
+        kl = conditioned.kl() + likelihood.kl() + 0.5 * self.mixing.bias.square().sum() / self._BIAS_VARIANCE
+        return ELBO(data.sum() / context.n_draws, kl, n_rows / x.shape[0])
 
     def utilities(
         self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator

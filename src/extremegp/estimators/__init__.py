@@ -11,11 +11,19 @@ from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
+from extremegp.estimators.sequences import SequenceGPClassifier
 
-__all__ = ["GPEstimator", "MultiClassGPClassifier", "MultiLabelGPClassifier", "Uncertainty", "load"]
+__all__ = [
+    "GPEstimator",
+    "MultiClassGPClassifier",
+    "MultiLabelGPClassifier",
+    "SequenceGPClassifier",
+    "Uncertainty",
+    "load",
+]
 
 _ESTIMATORS: dict[str, type[GPEstimator]] = {
-    cls.__name__: cls for cls in (MultiClassGPClassifier, MultiLabelGPClassifier)
+    cls.__name__: cls for cls in (MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier)
 }
 
 

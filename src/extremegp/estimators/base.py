@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
+from collections.abc import Callable
 from dataclasses import asdict, fields
 from pathlib import Path
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 import torch
@@ -18,12 +19,16 @@ from extremegp import io
 from extremegp.building import ModelSettings
 from extremegp.conditional import InstanceNoise
 from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace
+from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.resolve import check_model_settings
 from extremegp.files import copy_state
 from extremegp.model import VariationalModel
+from extremegp.sequence_building import SequenceSettings
+from extremegp.sequence_model import SequenceModel
 
+Settings = TypeVar("Settings", ModelSettings, SequenceSettings)
 _NOISE = "instance_noise."
 _UNSAVED = ("checkpoint", "device", "verbose")
 
@@ -36,10 +41,10 @@ class GPEstimator(BaseEstimator):
 
     def _adopt(
         self,
-        model: VariationalModel,
+        model: VariationalModel | SequenceModel,
         *,
-        settings: ModelSettings,
-        features: Features,
+        settings: ModelSettings | SequenceSettings,
+        features: Features | SequenceFeatures,
         space: LabelSpace | ClassSpace | None,
         target_kind: str,
         history: list[dict[str, float]],
@@ -62,7 +67,7 @@ class GPEstimator(BaseEstimator):
             self.classes_ = space.classes
         else:
             self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
-        if features.kind != "text":
+        if features.kind not in ("text", "sequences"):
             self.n_features_in_ = features.n_features_in
         if feature_names is not None:
             self.feature_names_in_ = np.array(feature_names, dtype=object)
@@ -78,6 +83,7 @@ class GPEstimator(BaseEstimator):
         check_is_fitted(self, "model_")
         known = getattr(self, "feature_names_in_", None)
         check_columns(X, None if known is None else known.tolist())
+        assert isinstance(self.features_, Features)
         return self.features_.transform(X)
 
     def save(self, folder: str | Path) -> None:
@@ -116,9 +122,7 @@ class GPEstimator(BaseEstimator):
         cls, folder: str | Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device
     ) -> Self:
         estimator = cls(**_known_params(cls, config.get("params"), folder))
-        settings = _settings(config.get("settings"), folder)
-        if settings.likelihood not in cls._likelihoods:
-            raise ModelFormatError(f"{folder}: {cls.__name__} has no likelihood {settings.likelihood!r}")
+        settings = cls._settings_from(config.get("settings"), folder)
         model = _model(settings, tensors, folder)
         try:
             arrays = {name: tensor.numpy() for name, tensor in _part(tensors, "features.").items()}
@@ -126,7 +130,7 @@ class GPEstimator(BaseEstimator):
             raise ModelFormatError(
                 f"{folder}: an array of the features step has a type of its own ({error})"
             ) from error
-        features = Features.from_state(config.get("features"), arrays)
+        features = cls._features_from(config.get("features"), arrays)
         label_counts = tensors.get("label_counts")
         n_rows, labels, history = config.get("n_rows"), config.get("labels"), config.get("history")
         if label_counts is None or label_counts.shape != (settings.n_labels,) or label_counts.dtype != torch.int64:
@@ -154,6 +158,19 @@ class GPEstimator(BaseEstimator):
             feature_names=_feature_names(config.get("feature_names"), features, folder),
         )
         return estimator
+
+    @classmethod
+    def _settings_from(cls, values: Any, folder: str | Path) -> ModelSettings | SequenceSettings:
+        """The settings as `save` writes them."""
+        settings = checked_settings(values, ModelSettings, check_model_settings, folder)
+        if settings.likelihood not in cls._likelihoods:
+            raise ModelFormatError(f"{folder}: {cls.__name__} has no likelihood {settings.likelihood!r}")
+        return settings
+
+    @classmethod
+    def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> Features | SequenceFeatures:
+        """The features step as `save` writes it."""
+        return Features.from_state(config, arrays)
 
     @classmethod
     def _space_from(cls, labels: Any, n_labels: int, folder: str | Path) -> LabelSpace | ClassSpace | None:
@@ -215,17 +232,26 @@ def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(part, (int, float)) for part in value)
 
 
-def _settings(values: Any, folder: str | Path) -> ModelSettings:
-    names = {field.name for field in fields(ModelSettings)}
+def checked_settings(
+    values: Any, cls: type[Settings], check: Callable[[Settings], Settings], folder: str | Path
+) -> Settings:
+    """The settings that a configuration holds.
+
+    Raises:
+        ModelFormatError: it holds others, or one outside its domain.
+    """
+    names = {field.name for field in fields(cls)}
     if not isinstance(values, dict) or values.keys() != names:
         raise ModelFormatError(f"{folder}: the model settings are incomplete or of another version")
     try:
-        return check_model_settings(ModelSettings(**values))
+        return check(cls(**values))
     except ValueError as error:
         raise ModelFormatError(f"{folder}: {error}") from error
 
 
-def _model(settings: ModelSettings, tensors: dict[str, torch.Tensor], folder: str | Path) -> VariationalModel:
+def _model(
+    settings: ModelSettings | SequenceSettings, tensors: dict[str, torch.Tensor], folder: str | Path
+) -> VariationalModel | SequenceModel:
     state = _part(tensors, "model.")
     dtypes = {tensor.dtype for tensor in state.values() if tensor.dtype != torch.int64}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
@@ -241,7 +267,7 @@ def _model(settings: ModelSettings, tensors: dict[str, torch.Tensor], folder: st
 
 
 def _instance_noise(
-    parts: dict[str, torch.Tensor], model: VariationalModel, device: torch.device, folder: str | Path
+    parts: dict[str, torch.Tensor], model: VariationalModel | SequenceModel, device: torch.device, folder: str | Path
 ) -> InstanceNoise | None:
     """The scatter of instances, which models may lack."""
     if not parts:
@@ -257,7 +283,7 @@ def _instance_noise(
     return InstanceNoise(**{name: part.to(device) for name, part in parts.items()})
 
 
-def _feature_names(names: Any, features: Features, folder: str | Path) -> list[str] | None:
+def _feature_names(names: Any, features: Features | SequenceFeatures, folder: str | Path) -> list[str] | None:
     """The names of the columns of X, which models may lack."""
     if names is None:
         return None
@@ -266,7 +292,7 @@ def _feature_names(names: Any, features: Features, folder: str | Path) -> list[s
         or len(names) != features.n_features_in
         or not all(isinstance(name, str) for name in names)
         or len(set(names)) != len(names)
-        or features.kind == "text"
+        or features.kind in ("text", "sequences")
     ):
         raise ModelFormatError(f"{folder}: the feature names are not {features.n_features_in} different strings")
     return names

@@ -11,9 +11,10 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.building import CLASS_LIKELIHOODS
+from extremegp.building import CLASS_LIKELIHOODS, ModelSettings
 from extremegp.data import (
     ClassSpace,
+    Features,
     FloatMatrix,
     encode_classes,
     make_features,
@@ -31,6 +32,7 @@ from extremegp.estimators.resolve import (
     training_settings,
 )
 from extremegp.metrics import TopK
+from extremegp.model import VariationalModel
 from extremegp.prediction import Predictor, stack
 
 
@@ -136,6 +138,9 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         ['inner', 'outer']
     """
 
+    model_: VariationalModel
+    settings_: ModelSettings
+    features_: Features
     label_space_: ClassSpace
     _target_kinds: ClassVar[tuple[str, ...]] = ("int", "str", "bool", "float")
     _likelihoods: ClassVar[tuple[str, ...]] = CLASS_LIKELIHOODS

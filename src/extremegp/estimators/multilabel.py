@@ -13,6 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from extremegp.building import ModelSettings
 from extremegp.conditional import GivenVariance
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
 from extremegp.errors import DataError
@@ -28,6 +29,7 @@ from extremegp.estimators.resolve import (
 )
 from extremegp.metrics import TopK
 from extremegp.metrics.ranking import judge
+from extremegp.model import VariationalModel
 from extremegp.prediction import Predictor, check_given, exclude, stack
 
 _FIXED = {"likelihood": "bernoulli", "mixing": "factor", "latents": "gp", "local": "optimal", "n_mean_points": "auto"}
@@ -114,6 +116,9 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         [['fruit', 'red']]
     """
 
+    model_: VariationalModel
+    settings_: ModelSettings
+    features_: Features
     label_space_: LabelSpace | None
     _target_kinds: ClassVar[tuple[str, ...]] = ("lists", "sparse", "dense")
     _likelihoods: ClassVar[tuple[str, ...]] = ("bernoulli",)

@@ -45,9 +45,11 @@ class ConditionedLatents(ABC):
 
     Attributes:
         width: about how many numbers `marginals` holds of every input at once.
+        alike: whether equal generators give an input equal draws whatever inputs there are with it in a sequence.
     """
 
     width: int
+    alike = False
 
     @abstractmethod
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
@@ -112,6 +114,7 @@ def functions_of(module: Module, functions: Int[Tensor, " L"] | None) -> Module:
 class _ConditionedSum(ConditionedLatents):
     def __init__(self, terms: Sequence[ConditionedLatents]) -> None:
         self.terms, self.width = terms, max(term.width for term in terms)
+        self.alike = all(term.alike for term in terms)
 
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
         parts = [term.marginals(x, functions) for term in self.terms]

@@ -137,7 +137,7 @@ class DeepRandomFeatures(Latents):
             RandomFeatures(width, n_random, kernel=kernel, frequencies=frequencies, ard=ard) for width in widths
         )
         self.hidden = nn.ModuleList(_Weights(layer.n_features, n_hidden, 0.01) for layer in self._expansions()[:-1])
-        self.output = _Weights(self._expansions()[-1].n_features, n_functions, 0.1)
+        self.output = _Weights(self._expansions()[-1].n_features, n_functions, 0.9)
 
     def _expansions(self) -> list[RandomFeatures]:
         return [layer for layer in self.layers if isinstance(layer, RandomFeatures)]
@@ -146,7 +146,7 @@ class DeepRandomFeatures(Latents):
         return [weights for weights in self.hidden if isinstance(weights, _Weights)]
 
     @torch.no_grad()
-    def start(self, x: Inputs, generator: torch.Generator, *, amplitude: float = 3.0) -> None:
+    def start(self, x: Inputs, generator: torch.Generator, *, amplitude: float = 0.5) -> None:
         """Draw what is drawn once, and bring the lengthscales to the size of inputs like x.
 
         Args:
@@ -196,6 +196,8 @@ class DeepRandomFeatures(Latents):
 
 
 class _ConditionedFeatures(ConditionedLatents):
+    alike = True
+
     def __init__(self, latents: DeepRandomFeatures, seed: int) -> None:
         self.latents, self.seed = latents, seed
         self.width = latents.output.q_mean.shape[0]

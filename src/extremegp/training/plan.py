@@ -9,6 +9,7 @@ import psutil
 from extremegp.building import ModelSettings
 from extremegp.errors import MemoryPlanError
 from extremegp.likelihoods.local import HIDDEN_UNITS
+from extremegp.sequence_building import SequenceSettings
 
 _CGROUP = Path("/sys/fs/cgroup")
 # Arrays of batch and classes that likelihoods take; those not here go through the labels in pieces.
@@ -83,6 +84,41 @@ def training_memory(
     factors = 8 * m * m * (12 * (p if own_kernel else 1) + of_posterior)
     training = item_size * (4 * parameters + mixing + 2 * batch + classes + inducing) + factors + 12 * n_stored
     return training + _regression_bytes(settings, n_rows)
+
+
+def sequence_memory(
+    settings: SequenceSettings, *, batch_tokens: int, n_draws: int, n_stored: int, item_size: int = 4
+) -> int:
+    """Bytes that training a model of sequences takes at its peak, within a factor of two.
+
+    Args:
+        settings: the model.
+        batch_tokens: tokens of a batch of the longest sequences.
+        n_draws: draws of a step.
+        n_stored: stored entries of the inputs.
+        item_size: bytes of a number.
+    """
+    d, v, b = settings.n_features, settings.n_labels, batch_tokens
+    p = v * (1 + v * (settings.transitions == "indexed"))
+    layers, hidden, random = settings.n_layers, settings.n_hidden, settings.n_random_features
+    features = random * (2 if settings.kernel == "se" else 1)
+    parameters = of_batch = 0
+    if settings.latents == "random-features":
+        width = settings.n_reduced or d
+        deep = layers - 1
+        inputs = width + deep * (hidden + width * settings.feed_forward)
+        # What is drawn once has neither gradient nor moments; its product with the deviations has a gradient.
+        frequencies = inputs * random * (3 if settings.frequencies == "prior-fixed" else 12) // 4
+        parameters = frequencies + 2 * features * (deep * hidden + p) + d * settings.n_reduced
+        of_batch = 4 * b * features * layers * (n_draws if deep else 1) + 2 * b * features * p // 10
+    elif settings.latents == "gp":
+        m = settings.n_inducing
+        parameters = p * (m + m * m)
+        of_batch = 3 * p * b * m + 3 * m * (b + m)
+    if settings.latents.startswith("linear") or settings.linear_term:
+        parameters += d * p * (2 if settings.latents == "linear-mean-field" else 1)
+    chain = 12 * n_draws * b * p
+    return item_size * (4 * parameters + of_batch + chain) + 12 * n_stored
 
 
 def _inducing_elements(settings: ModelSettings, batch_size: int) -> int:

@@ -1,0 +1,443 @@
+"""A label for every token of a sequence: (deep) Gaussian processes under a linear chain."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, Self
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy.sparse import issparse
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from extremegp import chain
+from extremegp.data import ClassSpace, FloatMatrix, Template, encode_label_sequences, one_hot
+from extremegp.data.sequence_features import SequenceFeatures
+from extremegp.errors import DataError, SettingsError
+from extremegp.estimators.base import GPEstimator, checked_settings
+from extremegp.estimators.fitting import DTYPES, checked_device, fingerprint
+from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
+from extremegp.estimators.resolve import choice, number
+from extremegp.estimators.resolve_sequences import (
+    SequenceSizes,
+    check_sequence_settings,
+    sequence_features,
+    sequence_settings,
+    sequence_training,
+)
+from extremegp.initialisation import start_sequences
+from extremegp.sequence_building import SequenceSettings
+from extremegp.sequence_model import SequenceModel
+from extremegp.sequence_prediction import Block, SequencePredictor
+from extremegp.training import NoReporter, ProgressReporter, train
+from extremegp.training.plan import check_memory, sequence_memory
+
+Decoding = Literal["max-marginal", "viterbi"]
+_DECODINGS = ("max-marginal", "viterbi")
+_VALIDATION_DRAWS = 8
+
+
+class _Labelled(NamedTuple):
+    """Sequences, one after the other: inputs of the tokens, lengths, and codes of labels (-1 never seen)."""
+
+    x: FloatMatrix
+    lengths: NDArray[np.int64]
+    codes: NDArray[np.int64]
+
+    def part(self, sequences: NDArray[np.int64]) -> _Labelled:
+        rows = np.concatenate(
+            [
+                np.arange(end - n, end)
+                for end, n in zip(np.cumsum(self.lengths)[sequences], self.lengths[sequences], strict=True)
+            ]
+        )
+        return _Labelled(self.x[rows], self.lengths[sequences], self.codes[rows])
+
+
+class SequenceGPClassifier(GPEstimator):
+    """Sequence labelling by structured (deep) Gaussian processes (D chapter 4).
+
+    Every token has a utility for each label, a function of its features, and every pair of neighbouring labels has one
+    too; together they make a linear chain. Training maximises a lower bound of the evidence by minibatches of
+    sequences; prediction averages what draws of the posterior say.
+
+    Args:
+        template: text of a CRF++ template. X is then sequences of rows of columns, strings, which it expands; without,
+            sequences of tokens that are mappings {name: value} or lists of names, or a matrix for every sequence.
+        min_count: features that fewer training tokens have are left out.
+        hash_size: hash feature names to so many columns, in place of a vocabulary.
+        weighting: "idf" gives features that few tokens have more weight, log(1 + N / n).
+        latents: "random-features" for the (deep) Gaussian process of D 4.3; "gp" for a sparse one on M training tokens;
+            or functions linear in the features, "linear" with a Gaussian posterior whose relative variances labels
+            share, "linear-mean-field" with one for each, "linear-point" without.
+        linear_term: add linear functions, without uncertainty, to random features or a sparse GP.
+        transitions: "gaussian" for a V x V Gaussian (SDGP1), "indexed" for V^2 more functions of the token (SDGP2),
+            "point" for the most probable V x V matrix (a CRF), "none" for independent tokens (the DGP).
+        objective: "exact" likelihood of sequences, or "pseudo-likelihood", by pieces, for many labels (D 4.5.3).
+        prior_variance: of a linear function at a token of average length; "linear-point" keeps it, others learn it.
+        kernel: "arccos1" or "se" for random features, or any kernel of `MultiClassGPClassifier` for a sparse GP; "auto"
+            is arc-cosine and linear.
+        ard: random features with a lengthscale for every input.
+        frequencies: "prior-fixed", "var-fixed" or "var-resampled": how the spectral frequencies are learnt (D 4.4).
+        n_layers: layers of random features.
+        n_hidden: functions of a hidden layer.
+        n_random_features: spectral frequencies of a layer.
+        n_reduced: dimensions that a learnt matrix takes inputs of random features to (D 4.5.1); None for none; "auto"
+            is 100 where there are more than one layer or 50,000 features.
+        feed_forward: give the inputs to every layer.
+        n_inducing: M, at most the number of training tokens.
+        posterior: family of q(u) of a sparse GP.
+        kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior).
+        n_draws: draws of the posterior that predictions average.
+        n_train_draws: draws of a training step in the second half of training; one in the first.
+        decoding: what `predict` gives: the most probable label of every token ("max-marginal", fewest wrong labels), or
+            the most probable sequence ("viterbi").
+        epochs: passes over the data; "auto" makes as many steps as the latents need.
+        batch_size: sequences per step; "auto" are those of about 2000 tokens.
+        learning_rate: peak of the one-cycle schedule; "auto" depends on the latents.
+        optimizer: "natural" gradients where the posterior has them, or "adam" for everything.
+        natural_step: peak of the same schedule for natural gradients.
+        frequencies_from: share of the steps after which spectral frequencies move, if they are learnt.
+        hyperparameters_from: the same of lengthscales and amplitudes of random features.
+        validation_fraction: share of the sequences held out to choose the best epoch by token accuracy.
+        patience: with validation, stop after so many epochs without a better accuracy.
+        time_budget: seconds of training to plan for; None for no limit.
+        checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
+        checkpoint_seconds: seconds between two savings of progress.
+        dtype: "float32" or "float64".
+        device: where to compute, as PyTorch names it.
+        random_state: seed; equal seeds give equal models on the same machine.
+        verbose: show a progress bar on standard error once training takes longer than two seconds.
+
+    Attributes:
+        classes_: the labels in column order (V), sorted.
+        model_: the trained `SequenceModel`.
+        history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy.
+        settings_: the `SequenceSettings` that were resolved.
+        label_counts_: training tokens of each label (V).
+        n_rows_: training tokens.
+
+    Examples:
+        >>> from extremegp import SequenceGPClassifier
+        >>> X = [[{"word": w} for w in s.split()] for s in ["the cat sleeps", "a dog barks", "the dog sleeps"] * 10]
+        >>> y = [["DET", "NOUN", "VERB"]] * 30
+        >>> tagger = SequenceGPClassifier(random_state=0, verbose=False).fit(X, y)
+        >>> tagger.predict([[{"word": "a"}, {"word": "cat"}, {"word": "barks"}]])[0].tolist()
+        ['DET', 'NOUN', 'VERB']
+    """
+
+    model_: SequenceModel
+    settings_: SequenceSettings
+    label_space_: ClassSpace
+    features_: SequenceFeatures
+    _target_kinds: ClassVar[tuple[str, ...]] = MultiClassGPClassifier._target_kinds
+
+    def __init__(
+        self,
+        *,
+        template: str | Template | None = None,
+        min_count: int = 1,
+        hash_size: int | None = None,
+        weighting: Literal["none", "idf"] = "none",
+        latents: Literal["random-features", "gp", "linear", "linear-mean-field", "linear-point"] = "random-features",
+        linear_term: bool = False,
+        transitions: Literal["gaussian", "indexed", "point", "none"] = "gaussian",
+        objective: Literal["exact", "pseudo-likelihood"] = "exact",
+        prior_variance: float = 20.0,
+        kernel: str = "auto",
+        ard: bool = True,
+        frequencies: Literal["prior-fixed", "var-fixed", "var-resampled"] = "prior-fixed",
+        n_layers: int = 1,
+        n_hidden: int = 10,
+        n_random_features: int = 1000,
+        n_reduced: int | Literal["auto"] | None = "auto",
+        feed_forward: bool = True,
+        n_inducing: int = 500,
+        posterior: str = "full",
+        kl_weight: float = 1.0,
+        n_draws: int = 100,
+        n_train_draws: int = 1,
+        decoding: Decoding = "max-marginal",
+        epochs: int | Literal["auto"] = "auto",
+        batch_size: int | Literal["auto"] = "auto",
+        learning_rate: float | Literal["auto"] = "auto",
+        optimizer: Literal["auto", "natural", "adam"] = "auto",
+        natural_step: float | Literal["auto"] = "auto",
+        frequencies_from: float = 0.1,
+        hyperparameters_from: float = 0.0,
+        validation_fraction: float = 0.0,
+        patience: int | None = None,
+        time_budget: float | None = None,
+        checkpoint: str | Path | None = None,
+        checkpoint_seconds: float = 20.0,
+        dtype: Literal["float32", "float64"] = "float32",
+        device: str = "cpu",
+        random_state: int | np.random.RandomState | None = None,
+        verbose: bool = True,
+    ) -> None:
+        self.template = template
+        self.min_count = min_count
+        self.hash_size = hash_size
+        self.weighting = weighting
+        self.latents = latents
+        self.linear_term = linear_term
+        self.transitions = transitions
+        self.objective = objective
+        self.prior_variance = prior_variance
+        self.kernel = kernel
+        self.ard = ard
+        self.frequencies = frequencies
+        self.n_layers = n_layers
+        self.n_hidden = n_hidden
+        self.n_random_features = n_random_features
+        self.n_reduced = n_reduced
+        self.feed_forward = feed_forward
+        self.n_inducing = n_inducing
+        self.posterior = posterior
+        self.kl_weight = kl_weight
+        self.n_draws = n_draws
+        self.n_train_draws = n_train_draws
+        self.decoding = decoding
+        self.epochs = epochs
+        self.batch_size = batch_size
+        self.learning_rate = learning_rate
+        self.optimizer = optimizer
+        self.natural_step = natural_step
+        self.frequencies_from = frequencies_from
+        self.hyperparameters_from = hyperparameters_from
+        self.validation_fraction = validation_fraction
+        self.patience = patience
+        self.time_budget = time_budget
+        self.checkpoint = checkpoint
+        self.checkpoint_seconds = checkpoint_seconds
+        self.dtype = dtype
+        self.device = device
+        self.random_state = random_state
+        self.verbose = verbose
+
+    def fit(self, X: Any, y: Any, *, validation: tuple[Any, Any] | None = None) -> Self:
+        """Train the model.
+
+        Args:
+            X: S sequences of tokens: lists of mappings or of lists of names, lists of rows of columns for a template,
+                or a matrix, T x D, for every sequence.
+            y: the labels of the tokens, S sequences of strings or integers; at least two labels.
+            validation: (X, y) to choose the best epoch on, instead of `validation_fraction`.
+
+        Returns:
+            The estimator itself.
+
+        Raises:
+            DataError: X or y cannot be used, or do not fit each other; names the sequence.
+            SettingsError: a parameter is outside its domain.
+            MemoryPlanError: the settings need more memory than there is.
+            TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
+        """
+        if y is None:
+            raise DataError("SequenceGPClassifier requires y to be passed, but the target y is None")
+        params = self.get_params(deep=False)
+        self.check_params()
+        features = sequence_features(params)
+        x, lengths = features.fit_transform(X)
+        codes, space = encode_label_sequences(y, lengths)
+        counts = np.bincount(codes, minlength=len(space))
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        rng = np.random.default_rng(seed)
+        held_out: _Labelled | None = None
+        if validation is None:
+            data, held_out = self._split(_Labelled(x, lengths, codes), rng)
+        else:
+            data = _Labelled(x, lengths, codes)
+            held_x, held_lengths = features.transform(validation[0])
+            held_out = _Labelled(
+                held_x, held_lengths, encode_label_sequences(validation[1], held_lengths, space, "ignore")[0]
+            )
+        sizes = SequenceSizes(len(data.lengths), data.x.shape[0], data.x.shape[1], len(space), _most_stored(data.x))
+        settings = sequence_settings(params, sizes)
+        training = sequence_training(params, model=settings, sizes=sizes, seed=seed)
+        dtype = DTYPES[choice("dtype", self.dtype, DTYPES)]
+        most = int(np.sort(data.lengths)[-training.batch_size :].sum())
+        needed = sequence_memory(
+            settings, batch_tokens=most, n_draws=training.n_draws, n_stored=_n_stored(data.x), item_size=dtype.itemsize
+        )
+        check_memory(needed, settings="n_random_features, n_reduced, n_inducing or batch_size")
+        reporter = ProgressReporter() if self.verbose else NoReporter()
+        model = settings.build()
+        start_sequences(model, data.x, counts, rng=rng)
+        model.to(device=checked_device(self.device), dtype=dtype)
+        hashed: list[Any] = [*data, *(held_out or ())]
+        history = train(
+            model,
+            data.x,
+            one_hot(data.codes, len(space)),
+            training,
+            reporter=reporter,
+            lengths=data.lengths,
+            validate=None
+            if held_out is None
+            else _validator(SequencePredictor(model, n_draws=_VALIDATION_DRAWS), held_out),
+            score_name="accuracy",
+            checkpoint=self.checkpoint,
+            fingerprint=fingerprint(hashed, {**asdict(settings), **asdict(training), "dtype": self.dtype}),
+        )
+        self._adopt(
+            model.requires_grad_(False),
+            settings=settings,
+            features=features,
+            space=space,
+            target_kind=space.kind,
+            history=history,
+            label_counts=counts,
+            n_rows=len(codes),
+            instance_noise=None,
+        )
+        return self
+
+    def check_params(self) -> None:
+        """Refuse parameters that no data would make possible.
+
+        Raises:
+            SettingsError: one is outside its domain.
+        """
+        params = self.get_params(deep=False)
+        sequence_features(params)
+        sizes = SequenceSizes(1, 1, 1, 2)
+        sequence_training(params, model=sequence_settings(params, sizes), sizes=sizes, seed=0)
+        number("n_draws", self.n_draws, low=1, high=100_000, integer=True)
+        choice("decoding", self.decoding, _DECODINGS)
+        choice("dtype", self.dtype, DTYPES)
+
+    def predict(self, X: Any) -> list[NDArray[Any]]:
+        """The labels of every sequence by `decoding`, S arrays in the type that `fit` was given."""
+        if choice("decoding", self.decoding, _DECODINGS) == "viterbi":
+            return [best[0][0] for best in self.predict_k_best(X, 1)]
+        return [self.label_space_.decode(p.argmax(1)) for p in self.predict_marginals(X)]
+
+    def predict_marginals(self, X: Any) -> list[NDArray[np.float32]]:
+        """p(y_t = v), averaged over the posterior: for every sequence T x V, whose rows add up to one."""
+        return self._of_tokens(X, lambda block: block.marginals().mean(0))
+
+    def predict_k_best(self, X: Any, k: int = 5) -> list[list[tuple[NDArray[Any], float]]]:
+        """The k best labellings of every sequence with their log-probabilities, best first.
+
+        Candidates are the best at the mean of the posterior; their order is by their probability averaged over it.
+
+        Args:
+            X: as in `fit`.
+            k: how many; fewer where a sequence has not so many.
+        """
+        k = number("k", k, low=1, high=10_000, integer=True)
+        found: list[list[tuple[NDArray[Any], float]]] = []
+        for block in self._blocks(X):
+            paths, scores = (part.cpu().numpy() for part in block.k_best(k))
+            for own, log_prob, length in zip(paths, scores, block.lengths.tolist(), strict=True):
+                kept = np.flatnonzero(np.isfinite(log_prob))
+                found.append([(self.label_space_.decode(own[i, :length]), float(log_prob[i])) for i in kept])
+        return found
+
+    def log_prob(self, X: Any, y: Any) -> NDArray[np.float64]:
+        """log p(y | x) of every labelled sequence, S, p averaged over draws of the posterior.
+
+        The logarithm of an average of draws is biased downwards, less so the more draws there are.
+
+        Args:
+            X: as in `fit`.
+            y: labels, as in `fit`; a sequence with one never seen in training has -inf.
+        """
+        x, lengths = self._features(X)
+        codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
+        padded = chain.pad(torch.from_numpy(codes), torch.from_numpy(lengths), dim=-1)
+        seen = ~np.logical_or.reduceat(codes < 0, np.cumsum(lengths) - lengths)
+        values = [
+            block.log_prob(padded[block.sequences, : int(block.lengths.max())].clamp(min=0).to(block.lengths.device))
+            for block in self._predictor().blocks(x, lengths)
+        ]
+        return np.where(seen, torch.cat(values).cpu().numpy(), -np.inf)
+
+    def predict_uncertainty(self, X: Any) -> list[Uncertainty]:
+        """How uncertain the label of every token is, split into what more data could and could not take away.
+
+        Returns:
+            For every sequence the entropy of its tokens' marginals, their mean entropy at draws of the posterior, and
+            the difference of the two; T numbers each, in nats.
+        """
+
+        def parts(block: Block) -> torch.Tensor:
+            marginals = block.marginals()
+            total, aleatoric = _entropy(marginals.mean(0)), _entropy(marginals).mean(0)
+            return torch.stack([total, aleatoric, total - aleatoric], dim=-1)
+
+        return [Uncertainty(*part.T) for part in self._of_tokens(X, parts)]
+
+    def score(self, X: Any, y: Any) -> float:
+        """Token accuracy: the share of all tokens whose label `predict` has right."""
+        check_is_fitted(self, "model_")
+        predicted = self.predict(X)
+        lengths = np.array([len(labels) for labels in predicted])
+        codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
+        return float(np.mean(self.label_space_.encode(np.concatenate(predicted)) == codes))
+
+    def _split(self, data: _Labelled, rng: np.random.Generator) -> tuple[_Labelled, _Labelled | None]:
+        held = int(number("validation_fraction", self.validation_fraction, low=0, high=0.9) * len(data.lengths))
+        if not held:
+            if self.patience is not None:
+                raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
+            return data, None
+        order = rng.permutation(len(data.lengths)).astype(np.int64)
+        return data.part(order[held:]), data.part(order[:held])
+
+    def _features(self, X: Any) -> tuple[FloatMatrix, NDArray[np.int64]]:
+        check_is_fitted(self, "model_")
+        return self.features_.transform(X)
+
+    def _predictor(self) -> SequencePredictor:
+        return SequencePredictor(self.model_, n_draws=number("n_draws", self.n_draws, low=1, integer=True))
+
+    def _blocks(self, X: Any) -> Any:
+        return self._predictor().blocks(*self._features(X))
+
+    def _of_tokens(self, X: Any, values: Callable[[Block], torch.Tensor]) -> list[NDArray[np.float32]]:
+        """What tokens have a row of, split into sequences."""
+        x, lengths = self._features(X)
+        rows = [values(block).cpu().numpy().astype(np.float32) for block in self._predictor().blocks(x, lengths)]
+        return np.split(np.concatenate(rows), np.cumsum(lengths)[:-1])
+
+    @classmethod
+    def _settings_from(cls, values: Any, folder: str | Path) -> SequenceSettings:
+        return checked_settings(values, SequenceSettings, check_sequence_settings, folder)
+
+    @classmethod
+    def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> SequenceFeatures:
+        return SequenceFeatures.from_state(config, arrays)
+
+    @classmethod
+    def _space_from(cls, labels: Any, n_labels: int, folder: str | Path) -> ClassSpace:
+        return MultiClassGPClassifier._space_from(labels, n_labels, folder)
+
+
+def _validator(predictor: SequencePredictor, held_out: _Labelled) -> Callable[[], float]:
+    """Token accuracy of the current parameters."""
+
+    def score() -> float:
+        best = [block.marginals().mean(0).argmax(1) for block in predictor.blocks(held_out.x, held_out.lengths)]
+        return float(np.mean(torch.cat(best).cpu().numpy() == held_out.codes))
+
+    return score
+
+
+def _entropy(p: torch.Tensor) -> torch.Tensor:
+    summed: torch.Tensor = torch.special.entr(p).sum(-1)
+    return summed
+
+
+def _n_stored(x: FloatMatrix) -> int:
+    return int(x.nnz if issparse(x) else x.size)
+
+
+def _most_stored(x: FloatMatrix) -> int:
+    """Stored entries of the fullest row, at least one."""
+    return max(1, int(np.diff(x.indptr).max()) if issparse(x) else x.shape[1])
