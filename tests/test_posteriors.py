@@ -13,6 +13,7 @@ from torch.distributions import MultivariateNormal, kl_divergence
 from extremegp.linalg import inverse_cholesky, lower_triangular
 from extremegp.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
 from tests.models import randomise, whitened_moments
+from tests.moments import assert_gaussian_moments
 
 P, M, B = 3, 4, 5
 POSTERIORS: dict[str, Callable[..., Posterior]] = {
@@ -64,6 +65,26 @@ def test_the_marginals_are_those_of_explicit_covariances(name: str):
     torch.testing.assert_close(mean, projection @ means.T, rtol=1e-12, atol=1e-12)
     expected = torch.einsum("bi,pij,bj->bp", projection, covariances, projection)
     torch.testing.assert_close(variance, expected, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("own", [False, True], ids=["one K_Z", "own K_Z"])
+@pytest.mark.parametrize("name", POSTERIORS)
+def test_the_noise_has_explicit_covariances_within_a_sequence(name: str, own: bool):
+    posterior = _random(name, scale=1.0)
+    priors = [_prior(seed) for seed in range(P if own else 1)]
+    k_z, inverse_factor = (torch.stack(parts) if own else parts[0] for parts in zip(*priors, strict=True))
+    shape = (P, B, M) if own else (B, M)
+    a = torch.from_numpy(np.random.default_rng(1).normal(size=shape))
+    lengths = [3, 1, 1]
+    conditioned = posterior.condition(inverse_factor)
+    noise = posterior.noise(a, conditioned, torch.tensor(lengths), 20_000, torch.Generator().manual_seed(0))
+    each = []
+    for p in range(P):
+        at = p if own else slice(None)
+        covariance = _explicit(posterior, k_z[at])[1][p]
+        projection = a[at] @ inverse_factor[at] if name == "full-u" else a[at]
+        each.append((projection @ covariance @ projection.T).numpy())
+    assert_gaussian_moments(noise, np.zeros((B, P)), np.array(each), lengths)
 
 
 @pytest.mark.parametrize("start", ["shared-basis", "mean-field", "full", "parsimonious"])

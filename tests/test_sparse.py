@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.autograd import gradcheck
 
-from extremegp.sparse import SparseRows, matmul, row_block, weighted_square_norms
+from extremegp.sparse import SparseRows, matmul, row_block, row_sparse_matmul, weighted_square_norms
 
 
 def _matrix(n_rows: int, n_columns: int, density: float, seed: int) -> scipy.sparse.csr_matrix:
@@ -30,6 +30,31 @@ def test_the_product_and_its_gradient_equal_those_of_the_dense_matrix(n_rows, n_
 
     np.testing.assert_allclose(product.detach(), matrix @ weight.detach().numpy(), atol=1e-13)
     np.testing.assert_allclose(gradient, matrix.T @ upstream.numpy(), atol=1e-13)
+
+
+@given(st.integers(1, 6), st.integers(1, 7), st.sampled_from([0.0, 0.3, 1.0]), st.integers(0, 2**32 - 1))
+def test_the_row_sparse_product_is_the_product_with_a_gradient_of_the_columns_that_are_stored(
+    n_rows, n_columns, density, seed
+):
+    rows = SparseRows.from_scipy(_matrix(n_rows, n_columns, density, seed), dtype=torch.float64)
+    generator = torch.Generator().manual_seed(seed)
+    weight = torch.randn(n_columns, 3, dtype=torch.float64, generator=generator, requires_grad=True)
+    upstream = torch.randn(n_rows, 3, dtype=torch.float64, generator=generator)
+    product, whole = row_sparse_matmul(rows, weight), matmul(rows, weight)
+    assert torch.equal(product, whole)
+    (sparse,), (dense,) = (torch.autograd.grad((part * upstream).sum(), weight) for part in (product, whole))
+    assert sparse.is_sparse
+    assert sparse.is_coalesced()
+    assert sparse.indices()[0].tolist() == sorted(set(rows.columns.tolist()))
+    torch.testing.assert_close(sparse.to_dense(), dense, rtol=1e-13, atol=1e-13)
+
+
+def test_the_row_sparse_product_of_dense_rows_has_a_dense_gradient():
+    x, weight = torch.randn(3, 4), torch.randn(4, 2, requires_grad=True)
+    product = row_sparse_matmul(x, weight)
+    torch.testing.assert_close(product, x @ weight)
+    (gradient,) = torch.autograd.grad(product.sum(), weight)
+    torch.testing.assert_close(gradient, x.sum(0).unsqueeze(1).expand(4, 2))
 
 
 def test_empty_rows_at_both_ends_give_zeros():

@@ -25,14 +25,30 @@ class ClassFigures(NamedTuple):
     errors: dict[str, float]
 
 
-Figures = TypeVar("Figures", PaperFigures, ClassFigures)
+class SequenceFigures(NamedTuple):
+    """What a paper reports for a method of sequences, means over five folds: by data set, and where.
+
+    Attributes:
+        table: where.
+        errors: wrong labels of tokens, percent.
+        nll_unstruct: sum over test tokens of -log p(y_t).
+        nll_struct: sum over test sequences of -log p(y).
+    """
+
+    table: str
+    errors: dict[str, float]
+    nll_unstruct: dict[str, float]
+    nll_struct: dict[str, float]
+
+
+Figures = TypeVar("Figures", PaperFigures, ClassFigures, SequenceFigures)
 
 
 class Preset(NamedTuple, Generic[Figures]):
     """A named method.
 
     Attributes:
-        settings: constructor arguments of `MultiLabelGPClassifier`, or of `MultiClassGPClassifier`.
+        settings: constructor arguments of `MultiLabelGPClassifier`, `MultiClassGPClassifier` or `SequenceGPClassifier`.
         source: the paper's name for it and where it is defined or measured.
         description: one line.
         figures: what the papers report for it, if they do.
@@ -253,3 +269,93 @@ def _class_presets() -> dict[str, Preset[ClassFigures]]:
 
 CLASS_PRESETS: MappingProxyType[str, Preset[ClassFigures]] = MappingProxyType(_class_presets())
 """Every preset of `MultiClassGPClassifier` by its name, such as ``RM-F``."""
+
+
+_SETS = ("basenp", "chunking", "segmentation", "japanesene")
+
+
+def _d(table: str, errors: tuple[float, ...], unstruct: tuple[float, ...], *struct: float) -> SequenceFigures:
+    parts = (errors, unstruct, struct)
+    return SequenceFigures(f"D Table {table}", *(dict(zip(_SETS, part, strict=False)) for part in parts))
+
+
+_STRUCTURED = {"latents": "random-features", "n_random_features": 1000, "ard": True, "n_hidden": 1}
+_FREEZE = {"frequencies_from": 0.1, "hyperparameters_from": 0.3}
+_OMEGA = {"": "var-fixed", "-PF": "prior-fixed", "-VR": "var-resampled"}
+_FEATURES = {"": ("arccos1", "arc-cosine kernel"), "-RBF": ("se", "squared exponential kernel")}
+_ARCHITECTURES: dict[str, tuple[dict[str, Any], str, str, SequenceFigures | None]] = {
+    "SDGP1": (
+        {"transitions": "gaussian"},
+        "SDGP1, flat, D section 4.1.1",
+        "Gaussian process by random features, Gaussian transitions",
+        _d("5.9", (4.96, 9.30, 16.98, 5.06), (566, 386, 331, 318), 555, 491, 399, 388),
+    ),
+    "SDGP1-5": (
+        {"transitions": "gaussian", "n_layers": 5},
+        "SDGP1 with 5 layers, D A.6",
+        "deep Gaussian process with 5 layers of random features, Gaussian transitions",
+        _d("A.1", (7.14, 12.02, 16.55, 6.78), (1693, 518, 263), 1456, 721, 314),
+    ),
+    "SDGP1-10": (
+        {"transitions": "gaussian", "n_layers": 10},
+        "SDGP1 with 10 layers, D section 5.3.1",
+        "deep Gaussian process with 10 layers of random features, Gaussian transitions",
+        _d("5.10", (6.67, 13.16, 17.72, 6.78), (804, 560, 271, 631), 918, 759, 333, 657),
+    ),
+    "SDGP2": (
+        {"transitions": "indexed"},
+        "SDGP2, flat, D section 4.1.2",
+        "Gaussian processes by random features, for transitions too",
+        _d("5.11", (7.17, 9.88, 22.08, 5.89), (1865, 713, 1923, 1314), 2672, 1045, 3228, 940),
+    ),
+    "DGP": (
+        {"transitions": "none"},
+        "flat GP with random features, D Table 5.8",
+        "Gaussian process by random features, independent tokens",
+        _d("5.8", (5.58, 9.89, 16.28, 5.98), (646, 431, 249, 370)),
+    ),
+}
+
+
+def _sequence_presets() -> dict[str, Preset[SequenceFigures]]:
+    presets: dict[str, Preset[SequenceFigures]] = {}
+    for name, (settings, source, description, figures) in _ARCHITECTURES.items():
+        for of_kernel, (kernel, called) in _FEATURES.items():
+            for of_omega, frequencies in _OMEGA.items():
+                own = _STRUCTURED | _FREEZE | settings | {"kernel": kernel, "frequencies": frequencies}
+                suffix = of_kernel + of_omega
+                presets[name + suffix] = Preset(
+                    MappingProxyType(own),
+                    source,
+                    f"{description}, {called}, {frequencies}",
+                    None if suffix else figures,
+                )
+    others: dict[str, tuple[dict[str, Any], str, str, SequenceFigures | None]] = {
+        "GP-VAR": (
+            {"latents": "gp", "kernel": "linear", "posterior": "full", "transitions": "gaussian"},
+            "GP-Var of Galliani et al. (2016), in D section 5.3.1",
+            "sparse Gaussian process with the linear kernel, Gaussian transitions",
+            SequenceFigures(
+                "D Table 5.6", {"segmentation": 14.5}, {"basenp": 603, "chunking": 407, "japanesene": 339}, {}
+            ),
+        ),
+        "CRF": (
+            {"latents": "linear-point", "transitions": "point"},
+            "conditional random field, in D section 5.3.1",
+            "linear functions and transitions without uncertainty",
+            SequenceFigures("D Table 5.6", {"chunking": 8.5, "japanesene": 5.2}, {"segmentation": 253}, {}),
+        ),
+        "LOGREG": (
+            {"latents": "linear-point", "transitions": "none"},
+            "multinomial logistic regression, D Table 5.7",
+            "linear functions without uncertainty, independent tokens",
+            _d("5.7", (5.08, 8.67, 14.99, 5.34), (624, 454, 254, 645)),
+        ),
+    }
+    for name, (settings, source, description, figures) in others.items():
+        presets[name] = Preset(MappingProxyType(settings), source, description, figures)
+    return presets
+
+
+SEQUENCE_PRESETS: MappingProxyType[str, Preset[SequenceFigures]] = MappingProxyType(_sequence_presets())
+"""Every preset of `SequenceGPClassifier` by its name, such as ``SDGP1-5`` or ``DGP-RBF-PF``."""

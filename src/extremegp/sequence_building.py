@@ -73,7 +73,10 @@ class SequenceSettings:
         if self.linear_term:
             linear = LinearFunctions(self.n_features, p, prior_variance=self.prior_variance, posterior="point")
             latents = SumLatents([latents, linear])
-        return SequenceModel(latents, IdentityMixing(torch.zeros(p), torch.zeros(p)), likelihood)
+        mixing = IdentityMixing(torch.zeros(p), torch.zeros(p))
+        # Other latents have a variance of their own, and that of points must not be learnt.
+        mixing.log_scales.requires_grad_(self.latents == "gp" and not self.linear_term)
+        return SequenceModel(latents, mixing, likelihood)
 
     def _latents(self, p: int) -> Latents:
         if self.latents == "random-features":

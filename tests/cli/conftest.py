@@ -3,7 +3,12 @@
 from __future__ import annotations
 
 import gzip
+import random
+import signal
 import struct
+import subprocess
+import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +24,9 @@ from extremegp.data import write_jsonl, write_xc
 N_FEATURES, N_LABELS = 8, 4
 CLASSES = np.array(["ash", "birch", "cedar"])
 QUICK = ("--set", "epochs=20", "--set", "n_inducing=10", "--quiet")
+QUICK_TAGGER = ("--preset", "CRF", "--set", "epochs=8")
+TEMPLATE = "# words and tags\nU0:%x[0,0]\nU1:%x[-1,1]/%x[0,1]\n\nB\n"
+TAGS = {"a": "DT", "the": "DT", "cat": "NN", "dog": "NN", "big": "JJ", "sees": "VB", "runs": "VB"}
 
 
 class Run:
@@ -38,6 +46,31 @@ class Run:
         assert result.stderr.startswith("error: ")
         assert naming in result.stderr
         return str(result.stderr)
+
+
+class Process:
+    """A training run in a process of its own that saves its progress after every step."""
+
+    def __init__(self, data: Path, out: Path, *options: str) -> None:
+        self.command = [sys.executable, "-m", "extremegp", "train", str(data), "--out", str(out), *options]
+        self.command += ["--set", "epochs=60", "--set", "n_inducing=20", "--set", "checkpoint_seconds=0"]
+        self.checkpoint = Path(f"{out}.checkpoint")
+        self.out = out
+
+    def interrupted(self, number: signal.Signals) -> subprocess.CompletedProcess[str]:
+        """Send a signal at some moment after the first progress was saved."""
+        process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+        while not self.checkpoint.exists():
+            assert process.poll() is None, process.communicate()
+            time.sleep(0.001)
+        time.sleep(random.uniform(0, 0.1))
+        process.send_signal(number)
+        output, errors = process.communicate()
+        assert not self.out.exists(), "training ended before the signal came"
+        return subprocess.CompletedProcess(self.command, process.returncode, output, errors)
+
+    def finished(self) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(self.command, capture_output=True, text=True, check=False)
 
 
 @pytest.fixture(scope="session")
@@ -126,5 +159,45 @@ def class_model(class_files: Path, run: Run) -> Path:
     """A model of train.csv; tests must not change it."""
     folder = class_files / "model"
     result = run("train", class_files / "train.csv", "--label-column", "species", "--out", folder, *QUICK)
+    assert (result.exit_code, result.output) == (0, "")
+    return folder
+
+
+def columns(part: str) -> list[list[tuple[str, str, str]]]:
+    """Sequences of word, tag and chunk: whether a noun starts a chunk depends on the word before it."""
+    rng = np.random.default_rng({"train": 1, "valid": 2, "test": 3}[part])
+    sequences = []
+    for _ in range(50 if part == "train" else 15):
+        tokens: list[tuple[str, str, str]] = []
+        for word in rng.choice(list(TAGS), size=rng.integers(1, 9)).tolist():
+            inside = TAGS[word] != "DT" and bool(tokens) and tokens[-1][2] != "O"
+            # Nothing tells where these are, so that there is something wrong to count.
+            label = "O" if TAGS[word] == "VB" or rng.random() < 0.1 else "I-NP" if inside else "B-NP"
+            tokens.append((word, TAGS[word], label))
+        sequences.append(tokens)
+    return sequences
+
+
+def written(sequences: Any, separator: str = " ") -> str:
+    return "\n".join("".join(separator.join(token) + "\n" for token in tokens) for tokens in sequences)
+
+
+@pytest.fixture(scope="session")
+def sequence_files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """train.txt, valid.txt and test.txt, bare.txt without labels, and chunks.template."""
+    folder = tmp_path_factory.mktemp("sequences")
+    for part in ("train", "valid", "test"):
+        (folder / f"{part}.txt").write_text(written(columns(part)))
+    (folder / "bare.txt").write_text(written([[token[:2] for token in tokens] for tokens in columns("test")]))
+    (folder / "chunks.template").write_text(TEMPLATE)
+    return folder
+
+
+@pytest.fixture(scope="session")
+def tagger(sequence_files: Path, run: Run) -> Path:
+    """A model of train.txt by the default template; tests must not change it."""
+    folder = sequence_files / "tagger"
+    args = ("train", sequence_files / "train.txt", "--task", "sequence", "--out", folder, *QUICK_TAGGER, "--quiet")
+    result = run(*args)
     assert (result.exit_code, result.output) == (0, "")
     return folder

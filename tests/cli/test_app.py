@@ -61,8 +61,9 @@ def test_the_version_is_the_library_s(run: Run) -> None:
     assert run("--version").stdout == f"extremegp {extremegp.__version__}\n"
 
 
-def test_help_loads_neither_torch_nor_scikit_learn() -> None:
-    code = "import sys; from extremegp.cli import app; app(['train', '--help'], standalone_mode=False)"
+@pytest.mark.parametrize("command", ["train", "evaluate", "predict"])
+def test_help_loads_neither_torch_nor_scikit_learn(command: str) -> None:
+    code = f"import sys; from extremegp.cli import app; app(['{command}', '--help'], standalone_mode=False)"
     result = _python("-c", f"{code}; print(sorted({{'torch', 'sklearn', 'scipy', 'numpy'}} & set(sys.modules)))")
     assert result.stdout.splitlines()[-1] == "[]"
 

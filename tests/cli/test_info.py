@@ -16,7 +16,7 @@ from extremegp import datasets
 from extremegp.building import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES
 from extremegp.data import read_xc
 from extremegp.data.debtags import DebtagsDataset
-from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS
+from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS, SEQUENCE_PRESETS
 
 
 def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
@@ -70,8 +70,10 @@ def test_a_folder_without_a_model_is_named(tmp_path: Path, run: Run) -> None:
 
 def test_presets_are_listed(run: Run) -> None:
     listed = json.loads(run("presets", "--json", "-").stdout)
-    assert listed.keys() == PRESETS.keys() | CLASS_PRESETS.keys()
+    assert listed.keys() == PRESETS.keys() | CLASS_PRESETS.keys() | SEQUENCE_PRESETS.keys()
+    assert len(listed) == len(PRESETS) + len(CLASS_PRESETS) + len(SEQUENCE_PRESETS)
     assert {name for name, preset in listed.items() if preset["task"] == "multiclass"} == CLASS_PRESETS.keys()
+    assert {name for name, preset in listed.items() if preset["task"] == "sequence"} == SEQUENCE_PRESETS.keys()
     assert listed["ARD-FX"]["settings"] == {
         "kernel": "ard",
         "linear_term": False,
@@ -92,7 +94,7 @@ def test_presets_are_listed(run: Run) -> None:
     assert listed["OVSE-F-SH"]["paper"] == {"table": "T Table 3.2", "errors": {"mnist": 4.04}}
     assert listed["ARSOFT-IL"]["paper"] is None
     shown = run("presets").stdout
-    assert all(part in shown for part in (*KERNELS, *INDUCING, *POSTERIORS, *CLASS_PRESETS))
+    assert all(part in shown for part in (*KERNELS, *INDUCING, *POSTERIORS, *CLASS_PRESETS, *SEQUENCE_PRESETS))
     assert ["OVE", "3.2", "12.2", "64.1", "83.6", "X", "Table", "1"] in [line.split() for line in shown.splitlines()]
     assert "62.35/37.68/27.79" in shown
     assert run("presets", "--quiet").output == ""

@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-import random
 import re
 import shutil
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
-from tests.cli.conftest import N_FEATURES, N_LABELS, Run
+from tests.cli.conftest import N_FEATURES, N_LABELS, Process, Run
 
 import extremegp
 from extremegp import MultiLabelGPClassifier
@@ -172,40 +168,15 @@ def test_something_else_at_the_destination_is_left_alone(files: Path, tmp_path: 
     assert (tmp_path / "thesis.tex").read_text() == "years of work"
 
 
-class _Process:
-    """A training run in a process of its own that saves its progress after every step."""
-
-    def __init__(self, data: Path, out: Path, *options: str) -> None:
-        self.command = [sys.executable, "-m", "extremegp", "train", str(data), "--out", str(out), *options]
-        self.command += ["--set", "epochs=60", "--set", "n_inducing=20", "--set", "checkpoint_seconds=0"]
-        self.checkpoint = Path(f"{out}.checkpoint")
-        self.out = out
-
-    def interrupted(self, number: signal.Signals) -> subprocess.CompletedProcess[str]:
-        """Send a signal at some moment after the first progress was saved."""
-        process = subprocess.Popen(self.command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
-        while not self.checkpoint.exists():
-            assert process.poll() is None, process.communicate()
-            time.sleep(0.001)
-        time.sleep(random.uniform(0, 0.1))
-        process.send_signal(number)
-        output, errors = process.communicate()
-        assert not self.out.exists(), "training ended before the signal came"
-        return subprocess.CompletedProcess(self.command, process.returncode, output, errors)
-
-    def finished(self) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(self.command, capture_output=True, text=True, check=False)
-
-
 @pytest.fixture(scope="module")
 def uninterrupted(files: Path, tmp_path_factory: pytest.TempPathFactory) -> bytes:
     out = tmp_path_factory.mktemp("uninterrupted") / "model"
-    assert _Process(files / "train.txt", out).finished().returncode == 0
+    assert Process(files / "train.txt", out).finished().returncode == 0
     return _tensors(out)
 
 
 def test_a_killed_run_resumes_to_the_same_bits(files: Path, tmp_path: Path, uninterrupted: bytes) -> None:
-    process = _Process(files / "train.txt", tmp_path / "model")
+    process = Process(files / "train.txt", tmp_path / "model")
     assert process.interrupted(signal.SIGKILL).returncode == -signal.SIGKILL
     result = process.finished()
     assert result.returncode == 0
@@ -215,7 +186,7 @@ def test_a_killed_run_resumes_to_the_same_bits(files: Path, tmp_path: Path, unin
 
 
 def test_ctrl_c_saves_and_resumes_to_the_same_bits(files: Path, tmp_path: Path, uninterrupted: bytes) -> None:
-    process = _Process(files / "train.txt", tmp_path / "model")
+    process = Process(files / "train.txt", tmp_path / "model")
     stopped = process.interrupted(signal.SIGINT)
     assert (stopped.returncode, stopped.stderr.count("\n")) == (130, 1)
     assert str(process.checkpoint) in stopped.stderr
@@ -225,9 +196,9 @@ def test_ctrl_c_saves_and_resumes_to_the_same_bits(files: Path, tmp_path: Path, 
 
 def test_a_model_of_classes_resumes_to_the_same_bits(class_files: Path, tmp_path: Path) -> None:
     options = ("--label-column", "species", "--valid", str(class_files / "valid.csv"))
-    whole = _Process(class_files / "train.csv", tmp_path / "whole", *options)
+    whole = Process(class_files / "train.csv", tmp_path / "whole", *options)
     assert whole.finished().returncode == 0
-    process = _Process(class_files / "train.csv", tmp_path / "model", *options)
+    process = Process(class_files / "train.csv", tmp_path / "model", *options)
     assert process.interrupted(signal.SIGINT).returncode == 130
     result = process.finished()
     assert (result.returncode, f"resuming from {process.checkpoint}" in result.stderr) == (0, True)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extremegp.data import CHUNKING_TEMPLATE, Template
-from extremegp.errors import DataError
+from extremegp.data.templates import default_template
+from extremegp.errors import DataError, SettingsError
 
 SEQUENCE = [("He", "PRP"), ("reads", "VBZ"), (".", ".")]
 
@@ -173,3 +174,25 @@ def test_long_hostile_lines_are_refused() -> None:
     # Backtracking over such a line would run into the timeout of the tests.
     with pytest.raises(DataError, match="starts a macro"):
         Template.parse("U" + "%x[-1," * 200_000)
+
+
+def test_the_default_template_has_neighbours_and_pairs_of_every_column() -> None:
+    template = default_template(2)
+    assert template.expand(SEQUENCE)[1] == [
+        "U0.0:_B-1", "U0.1:He", "U0.2:reads", "U0.3:.", "U0.4:_B+1", "U0.5:He/reads", "U0.6:reads/.",
+        "U1.0:_B-1", "U1.1:PRP", "U1.2:VBZ", "U1.3:.", "U1.4:_B+1", "U1.5:PRP/VBZ", "U1.6:VBZ/.",
+    ]  # fmt: skip
+    assert (template.n_columns, template.has_bigrams, template.indexed) == (2, True, False)
+    assert Template.parse(str(template)) == template
+
+
+@pytest.mark.parametrize("n_columns", [1, 11, 120])
+def test_features_of_default_templates_never_coincide(n_columns: int) -> None:
+    features = default_template(n_columns).expand([("same",) * n_columns] * 5)[2]
+    assert len(set(features)) == len(features) == 7 * n_columns
+
+
+@pytest.mark.parametrize("n_columns", [0, -1, 10_001])
+def test_a_default_template_needs_columns_that_macros_can_name(n_columns: int) -> None:
+    with pytest.raises(SettingsError, match="n_columns must be an integer from 1 to 10000"):
+        default_template(n_columns)

@@ -107,6 +107,13 @@ class Variational:
                 )
         return mean, variance
 
+    def joint(self, x: Array) -> Array:
+        """P x N x N covariances where, given u, values at different inputs are independent (FITC)."""
+        projection = gram(self.covariance_function, x, self.z) @ np.linalg.inv(self.k_z)
+        prior = [self.covariance_function(row, row) for row in x]
+        remainder = np.diag(prior - np.diag(projection @ self.k_z @ projection.T))
+        return np.array([projection @ s @ projection.T + remainder for s in self.covariances])
+
     def kl(self) -> float:
         return sum(gaussian_kl(m, s, self.k_z) for m, s in zip(self.means, self.covariances, strict=True))
 
@@ -120,6 +127,9 @@ class Independent:
     def marginals(self, x: Array) -> tuple[Array, Array]:
         means, variances = zip(*(part.marginals(x) for part in self.parts), strict=True)
         return np.hstack(means), np.hstack(variances)
+
+    def joint(self, x: Array) -> Array:
+        return np.concatenate([part.joint(x) for part in self.parts])
 
     def kl(self) -> float:
         return sum(part.kl() for part in self.parts)

@@ -10,14 +10,19 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from tests.models import random_inputs, random_labels
-from torch.utils._python_dispatch import TorchDispatchMode
+from tests.models import random_inputs, random_labels, randomise
+from tests.watching import WideTensors
 
 from extremegp.building import ModelSettings
 from extremegp.errors import ExtremeGPError, ModelFormatError
 from extremegp.initialisation import initialise
-from extremegp.likelihoods import BernoulliLabels
+from extremegp.latents import DeepRandomFeatures, LinearFunctions
+from extremegp.latents.random_features import FREQUENCIES
+from extremegp.likelihoods import BatchContext, BernoulliLabels
+from extremegp.likelihoods.linear_chain import LinearChain
+from extremegp.mixing import IdentityMixing
 from extremegp.model import VariationalModel
+from extremegp.sequence_model import SequenceModel
 from extremegp.sparse import SparseRows
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, train
 from extremegp.training import loop as module
@@ -75,7 +80,7 @@ def _without_seconds(history: list[dict[str, float]]) -> list[dict[str, float]]:
     return [{name: value for name, value in record.items() if name != "seconds"} for record in history]
 
 
-def _assert_equal(first: VariationalModel, second: VariationalModel) -> None:
+def _assert_equal(first: torch.nn.Module, second: torch.nn.Module) -> None:
     for name, tensor in first.state_dict().items():
         assert torch.equal(tensor, second.state_dict()[name]), name
 
@@ -462,31 +467,11 @@ def test_a_step_moves_the_rows_of_its_labels_and_no_others():
     assert SAMPLED.n_sampled_labels <= len(moved[0]) < WIDE / 3
 
 
-class _WideTensors(TorchDispatchMode):
-    """Storages of dense tensors with at least as many entries as there are labels, in the order of their creation."""
-
-    def __init__(self, n_labels: int, known: list[torch.Tensor]) -> None:
-        super().__init__()
-        self.n_labels = n_labels
-        self.known = {tensor.untyped_storage().data_ptr() for tensor in known}
-        self.made: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        result = func(*args, **(kwargs or {}))
-        for tensor in result if isinstance(result, (tuple, list)) else [result]:
-            if isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.numel() >= self.n_labels:
-                pointer = tensor.untyped_storage().data_ptr()
-                if pointer not in self.known:
-                    self.known.add(pointer)
-                    self.made.append(str(func))
-        return result
-
-
 def test_nothing_as_long_as_the_labels_is_made_in_a_step_but_the_moments_in_the_first():
     n_labels = 20_000
     model = _wide_model(n_labels, propensities=True)
     counts = []
-    mode = _WideTensors(n_labels, [*model.parameters(), *model.buffers()])
+    mode = WideTensors(n_labels, [*model.parameters(), *model.buffers()])
 
     class Counting(NoReporter):
         def step(self, step: int, total_steps: int, elbo: float) -> None:
@@ -496,3 +481,173 @@ def test_nothing_as_long_as_the_labels_is_made_in_a_step_but_the_moments_in_the_
         _train_wide(model, SAMPLED, reporter=Counting())
     # Two moments and the steps, of loadings and biases.
     assert counts == [6] * (SETTINGS.epochs * STEPS_PER_EPOCH), mode.made
+
+
+# Sequences
+
+LENGTHS = np.array([3, 1, 4, 2, 5, 2, 1, 3])
+TOKENS, UNUSED = int(LENGTHS.sum()), 3
+OF_SEQUENCES = TrainingSettings(epochs=4, batch_size=2, learning_rate=0.05, seed=3, n_draws=3)
+SEQUENCE_STEPS = OF_SEQUENCES.epochs * 4
+
+
+def _sequence_data() -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
+    """Tokens whose first feature is their number, from 1 on, and whose last features are never used; their labels."""
+    x = random_inputs(TOKENS, D + UNUSED).astype(np.float32)
+    x[:, 0], x[:, D:] = np.arange(1, TOKENS + 1), 0.0
+    y = np.eye(K, dtype=np.float32)[np.random.default_rng(0).integers(K, size=TOKENS)]
+    return scipy.sparse.csr_matrix(x), scipy.sparse.csr_matrix(y)
+
+
+def _sequence_model(**changes: Any) -> SequenceModel:
+    settings = {"n_layers": 2, "n_random": 4, "n_reduced": 3, "frequencies": "var-fixed", **changes}
+    latents = DeepRandomFeatures(D + UNUSED, K, **settings)
+    latents.start(SparseRows.from_scipy(_sequence_data()[0]), torch.Generator().manual_seed(0))
+    return SequenceModel(latents, IdentityMixing(torch.zeros(K), torch.zeros(K)), LinearChain(K))
+
+
+def _train_sequences(
+    model: SequenceModel, settings: TrainingSettings = OF_SEQUENCES, **options: Any
+) -> list[dict[str, float]]:
+    return train(model, *_sequence_data(), settings, **{"reporter": NoReporter(), "lengths": LENGTHS, **options})
+
+
+class _Watched(SequenceModel):
+    """Remembers what it is given."""
+
+    def __init__(self, model: SequenceModel) -> None:
+        super().__init__(model.latents, model.mixing, model.likelihood)
+        self.given: list[tuple[SparseRows, SparseRows, dict[str, Any]]] = []
+
+    def elbo(self, x: Any, y: Any, **options: Any) -> Any:
+        self.given.append((x, y, options))
+        return super().elbo(x, y, **options)
+
+
+def test_batches_are_of_whole_sequences_and_an_epoch_has_every_token_once_in_an_order_of_its_own():
+    model, (_, y) = _Watched(_sequence_model()), _sequence_data()
+    _train_sequences(model, replace(OF_SEQUENCES, batch_size=3))
+    ends = np.cumsum(LENGTHS)
+    whole = [tuple(range(end - length, end)) for end, length in zip(ends, LENGTHS, strict=True)]
+    per_epoch = 3
+    assert len(model.given) == per_epoch * OF_SEQUENCES.epochs
+    orders = []
+    for epoch in range(OF_SEQUENCES.epochs):
+        found = []
+        for inputs, labels, options in model.given[epoch * per_epoch : (epoch + 1) * per_epoch]:
+            lengths = options["context"].lengths
+            tokens = inputs.values[inputs.columns == 0].long() - 1
+            found += [tuple(part.tolist()) for part in tokens.split(lengths.tolist())]
+            assert labels.columns.tolist() == y.indices[tokens].tolist()
+            assert options["context"].rows.tolist() == tokens.tolist()
+            # A sequence stands for others whatever its length.
+            assert options["n_rows"] / len(tokens) == pytest.approx(len(LENGTHS) / len(lengths))
+        assert sorted(found) == sorted(whole)
+        orders.append(found)
+    assert orders[0] != orders[1]
+
+
+def test_sequences_in_batches_raise_the_bound():
+    history = _train_sequences(_sequence_model(), replace(OF_SEQUENCES, epochs=60))
+    assert history[-1]["elbo"] > history[0]["elbo"] + 3
+
+
+def test_the_recorded_bound_of_sequences_is_the_mean_of_the_batches():
+    latents = LinearFunctions(D + UNUSED, K, posterior="point")
+    likelihood = LinearChain(K, transitions="point")
+    model = SequenceModel(latents, IdentityMixing(torch.zeros(K), torch.zeros(K)), likelihood)
+    randomise(model, scale=0.1)
+    x, y = (SparseRows.from_scipy(matrix) for matrix in _sequence_data())
+    context = BatchContext(x, torch.arange(TOKENS), lengths=torch.from_numpy(LENGTHS))
+    with torch.no_grad():
+        whole = float(model.elbo(x, y, n_rows=TOKENS, context=context).bound)
+    for batch_size in (1, 2, 4, 8):
+        settings = replace(OF_SEQUENCES, epochs=1, batch_size=batch_size, learning_rate=1e-12)
+        assert _train_sequences(model, settings)[0]["elbo"] == pytest.approx(whole, rel=1e-4)
+
+
+def test_one_draw_is_taken_in_the_first_half_of_the_steps_and_then_as_many_as_asked_for():
+    model = _Watched(_sequence_model())
+    _train_sequences(model)
+    n_draws = [options["context"].n_draws for _, _, options in model.given]
+    assert n_draws == [1] * (SEQUENCE_STEPS // 2) + [3] * (SEQUENCE_STEPS // 2)
+    seeds = [options["context"].seed for _, _, options in model.given]
+    assert len(set(seeds)) == SEQUENCE_STEPS
+
+
+@pytest.mark.parametrize("frequencies", FREQUENCIES)
+def test_frequencies_and_hyperparameters_keep_still_until_their_share_of_the_steps(frequencies: str):
+    model = _sequence_model(frequencies=frequencies)
+    starts = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
+    noise = [layer.noise.clone() for layer in model.latents.layers if layer.fixed]
+    moved: dict[str, int] = {}
+
+    class Watching(NoReporter):
+        def step(self, step: int, total_steps: int, elbo: float) -> None:
+            for name, parameter in model.named_parameters():
+                if name not in moved and not torch.equal(parameter, starts[name]):
+                    moved[name] = step
+
+    settings = replace(OF_SEQUENCES, frequencies_from=0.5, hyperparameters_from=0.25)
+    _train_sequences(model, settings, reporter=Watching())
+    first = {
+        name: round(0.5 * SEQUENCE_STEPS) + 1
+        if ".layers." in name and name.endswith(("q_mean", "log_ratio"))
+        else round(0.25 * SEQUENCE_STEPS) + 1
+        if ".layers." in name
+        else 1
+        for name in starts
+    }
+    assert moved == first
+    for before, layer in zip(noise, model.latents.layers, strict=False):
+        assert torch.equal(layer.noise, before)
+
+
+@pytest.mark.parametrize("interrupt_at", [[1], [8], [9], [3, 10, 15]], ids=str)
+@pytest.mark.parametrize("frequencies", FREQUENCIES)
+def test_a_run_on_sequences_resumes_to_the_same_bits(frequencies: str, interrupt_at: list[int], tmp_path: Path):
+    path = tmp_path / "run.ckpt"
+    settings = replace(OF_SEQUENCES, frequencies_from=0.5, hyperparameters_from=0.25)
+    whole, resumed = (_sequence_model(frequencies=frequencies) for _ in range(2))
+    history = _train_sequences(whole, settings)
+    for at in interrupt_at:
+        with pytest.raises(TrainingInterrupted):
+            _train_sequences(resumed, settings, checkpoint=path, reporter=_Recorder(at, _interrupt))
+        with torch.no_grad():
+            for tensor in resumed.state_dict().values():
+                tensor.fill_(0.5)
+    again = _train_sequences(resumed, settings, checkpoint=path)
+    assert _without_seconds(again) == _without_seconds(history)
+    _assert_equal(whole, resumed)
+
+
+def test_only_the_rows_of_the_reducer_whose_features_occur_move():
+    model = _sequence_model()
+    start = model.latents.reducer.detach().clone()
+
+    def look() -> None:
+        assert model.latents.reducer.grad.is_sparse
+
+    _train_sequences(model, reporter=_Recorder(1, look))
+    assert torch.equal(model.latents.reducer[D:], start[D:])
+    assert (model.latents.reducer[:D] != start[:D]).all()
+
+
+@pytest.mark.parametrize("n_reduced", [None, 3])
+def test_sequences_of_dense_inputs_train_to_the_same_model(n_reduced: int | None):
+    # Rows that a batch does not use move with their moments in dense inputs: then every batch must use all.
+    settings = replace(OF_SEQUENCES, batch_size=len(LENGTHS))
+    sparse, dense = (_sequence_model(n_reduced=n_reduced).double() for _ in range(2))
+    x, y = _sequence_data()
+    _train_sequences(sparse, settings)
+    train(dense, x.toarray(), y, settings, reporter=NoReporter(), lengths=LENGTHS)
+    for name, tensor in sparse.state_dict().items():
+        torch.testing.assert_close(dense.state_dict()[name], tensor, rtol=1e-6, atol=1e-8)
+
+
+def test_a_generous_budget_changes_nothing_for_sequences(monkeypatch: pytest.MonkeyPatch):
+    unlimited, limited = _sequence_model(), _sequence_model()
+    _train_sequences(unlimited)
+    _with_clock(monkeypatch, 1.0)
+    _train_sequences(limited, replace(OF_SEQUENCES, time_budget=1000.0))
+    _assert_equal(unlimited, limited)

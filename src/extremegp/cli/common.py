@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple, TypeAlias
 
 import typer
 
@@ -17,7 +17,9 @@ from extremegp.errors import DataError, SettingsError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
+
+    Classifier: TypeAlias = MultiLabelGPClassifier | MultiClassGPClassifier | SequenceGPClassifier
 
 JsonOption = Annotated[
     str | None,
@@ -120,22 +122,22 @@ def duration(text: str) -> float:
     return value
 
 
-def load_model(folder: Path) -> MultiLabelGPClassifier | MultiClassGPClassifier:
+def load_model(folder: Path) -> Classifier:
     """The model in a folder.
 
     Raises:
         ModelFormatError: it is no intact model of this version.
     """
     from extremegp.errors import ModelFormatError
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, load
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier, load
 
     model = load(folder)
-    if not isinstance(model, (MultiLabelGPClassifier, MultiClassGPClassifier)):
+    if not isinstance(model, (MultiLabelGPClassifier, MultiClassGPClassifier, SequenceGPClassifier)):
         raise ModelFormatError(f"{folder}: a {type(model).__name__}, which this command cannot use")
     return model
 
 
-def label_names(model: MultiLabelGPClassifier | MultiClassGPClassifier) -> list[str]:
+def label_names(model: Classifier) -> list[str]:
     """The K names of the labels or classes; their numbers where they have none."""
     return [str(name) for name in model.classes_]
 
@@ -152,17 +154,29 @@ def only_for_labels(options: dict[str, Any], model: Path) -> None:
 
 
 class Words(NamedTuple):
-    """What a model's score on validation rows is called, and what it has K of: one, and many."""
+    """What things of a model's task are called.
+
+    Attributes:
+        score: its score on validation data.
+        label: one of what it has K of.
+        labels: many of them.
+        rows: what has a label each, or labels.
+        unit: what the evidence is a sum over.
+    """
 
     score: str
     label: str
     labels: str
+    rows: str = "rows"
+    unit: str = "row"
 
 
-def words_for(model: MultiLabelGPClassifier | MultiClassGPClassifier) -> Words:
+def words_for(model: Classifier) -> Words:
     """The words of a model's task."""
-    from extremegp.estimators import MultiClassGPClassifier
+    from extremegp.estimators import MultiClassGPClassifier, SequenceGPClassifier
 
+    if isinstance(model, SequenceGPClassifier):
+        return Words("accuracy", "label", "labels", "tokens", "sequence")
     classes = isinstance(model, MultiClassGPClassifier)
     return Words("accuracy", "class", "classes") if classes else Words("P@1", "label", "labels")
 

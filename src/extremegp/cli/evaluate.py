@@ -20,17 +20,29 @@ from extremegp.cli.common import (
     percent,
 )
 from extremegp.cli.inputs import (
+    PER_ROW,
     FirstLabelOption,
     FormatOption,
     Known,
     LabelColumnOption,
     LabelsOption,
     Source,
+    Task,
     XKeyOption,
     YKeyOption,
     read,
 )
+from extremegp.cli.sequences import (
+    ColumnFormat,
+    DecodingOption,
+    EncodingOption,
+    SeparatorOption,
+    refuse_row_options,
+    refuse_sequence_options,
+)
 from extremegp.errors import SettingsError
+
+_KS = "1,3,5"
 
 
 def evaluate(
@@ -42,7 +54,7 @@ def evaluate(
     y_key: YKeyOption = None,
     label_column: LabelColumnOption = None,
     first_label: FirstLabelOption = False,
-    ks: Annotated[str, typer.Option("--ks", metavar="K,K,...", help="Ranks to evaluate at.")] = "1,3,5",
+    ks: Annotated[str, typer.Option("--ks", metavar="K,K,...", help="Ranks to evaluate at.")] = _KS,
     propensity: Annotated[
         str | None,
         typer.Option(
@@ -73,10 +85,13 @@ def evaluate(
         typer.Option(
             "--plot",
             metavar="FILE",
-            help="Draw the reliability diagram of the predicted classes to a .png, .svg or .pdf file. For one class "
-            "per row.",
+            help="Draw the reliability diagram of the predicted classes, or labels of tokens, to a .png, .svg or .pdf "
+            "file. For one class per row, and for sequences.",
         ),
     ] = None,
+    decoding: DecodingOption = None,
+    separator: SeparatorOption = None,
+    encoding: EncodingOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
@@ -94,6 +109,15 @@ def evaluate(
     occur their balanced_accuracy (mean recall), macro_f1 and coverage (the share
     with a row predicted right). A class never seen in training counts as wrong.
 
+    Of sequences, whose labels are the last column: token_error and
+    sequence_error (the share with any wrong label), for tags such as B-NP the
+    precision, recall and F1 of spans (as conlleval counts them; needs seqeval),
+    nll_unstruct (-log p(y_t), summed over tokens), nll_struct (-log p(y_1..y_T),
+    summed over sequences), brier and ece of the marginals, and aurc, the area
+    under the curve of risk over coverage. With --decoding viterbi,
+    marginal_error is the token error of the most probable labels. A label never
+    seen in training counts as wrong.
+
     The tables show shares in percent, as the papers do; in the JSON they are
     fractions from 0 to 1.
 
@@ -103,11 +127,14 @@ def evaluate(
        "n_rows": 2515, "n_labels": 159, "n_unknown_label_entries": 0}
       {"metrics": {"accuracy": 0.97, "nlpd": 0.1, "seconds": 2.5, ...},
        "n_rows": 10000, "n_classes": 10, "n_unknown_rows": 0}
+      {"metrics": {"token_error": 0.02, "nll_struct": 700.1, ...},
+       "n_sequences": 2012, "n_tokens": 47377, "n_unknown_tokens": 0, ...}
 
     \b
     Examples:
       extremegp evaluate model test.txt --json metrics.json
       extremegp evaluate model test.npy --labels test-classes.npy --plot ece.png
+      extremegp evaluate tagger test.txt --decoding viterbi
     """
     started = time.monotonic()
     report = Report(json, quiet)
@@ -115,10 +142,34 @@ def evaluate(
     a, b = _propensity_parameters(propensity or "default")
     for file in filter(None, (per_class, plot)):
         check_output(file)
-    from extremegp.estimators import MultiClassGPClassifier
+    from extremegp.estimators import MultiClassGPClassifier, SequenceGPClassifier
 
     source = Source(data, format, labels, x_key, y_key, label_column, first_label)
     classifier = load_model(model)
+    of_sequences = {"--decoding": decoding, "--separator": separator, "--encoding": encoding}
+    if isinstance(classifier, SequenceGPClassifier):
+        refuse_row_options(
+            {
+                "--labels": labels,
+                "--format": None if format == "auto" else format,
+                "--x-key": x_key,
+                "--y-key": y_key,
+                "--label-column": label_column,
+                "--first-label": first_label or None,
+                "--ks": None if ks == _KS else ks,
+                "--propensity": propensity,
+                "--by": by,
+                "--per-class": per_class,
+            },
+            f"{model} is for {PER_ROW['sequence']}",
+        )
+        from extremegp.cli.evaluate_sequences import evaluate_sequences
+
+        form = ColumnFormat.of_options(separator, encoding)
+        evaluate_sequences(classifier, model, data, form, report, decoding=decoding, plot=plot, started=started)
+        return
+    task: Task = "multiclass" if isinstance(classifier, MultiClassGPClassifier) else "multilabel"
+    refuse_sequence_options(of_sequences, f"{model} is for {PER_ROW[task]}")
     if isinstance(classifier, MultiClassGPClassifier):
         only_for_labels({"--propensity": propensity, "--by": by}, model)
         from extremegp.cli.evaluate_classes import evaluate_classes

@@ -51,7 +51,7 @@ def evaluate_classes(
         DataError: the data cannot be read or do not fit the model.
         SettingsError: options contradict each other, or a file cannot be of its suffix.
     """
-    _check_files(per_class, plot)
+    check_files(per_class, plot)
     source.check("multiclass", because="the model is for one class per row")
     from extremegp.metrics import ClassMetrics
     from extremegp.prediction import Predictor
@@ -67,7 +67,7 @@ def evaluate_classes(
     if per_class is not None:
         _write_classes(per_class, names, each)
     if plot is not None:
-        _write_plot(plot, quality, source.path.name)
+        write_plot(plot, quality, source.path.name)
     report.table(
         title,
         ("metric", "%"),
@@ -108,7 +108,7 @@ def evaluate_classes(
     )
 
 
-def _check_files(per_class: Path | None, plot: Path | None) -> None:
+def check_files(per_class: Path | None, plot: Path | None) -> None:
     """Refuse files that could not be written, before the work."""
     from extremegp.data._files import base_suffix
 
@@ -133,7 +133,7 @@ def _write_classes(path: Path, names: list[str], each: PerClass) -> None:
         stream.write(text.getvalue().encode())
 
 
-def _write_plot(path: Path, quality: ClassMetrics, title: str) -> None:
+def write_plot(path: Path, quality: ClassMetrics, title: str) -> None:
     from extremegp.data._files import atomic_writer
     from extremegp.plots import reliability_diagram
 

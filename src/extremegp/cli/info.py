@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
 
 from extremegp.__about__ import __version__
 from extremegp.cli.common import JsonOption, ModelArgument, QuietOption, Report, label_names, load_model, words_for
+from extremegp.cli.sequences import columns_of
+
+if TYPE_CHECKING:
+    from extremegp.data import Template
 
 
 def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = False) -> None:
@@ -18,17 +23,23 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
       extremegp info model
     """
     report = Report(json, quiet)
+    from extremegp.estimators import SequenceGPClassifier
     from extremegp.io import FORMAT_VERSION
 
     classifier = load_model(model)
     history, settings = classifier.history_, asdict(classifier.settings_)
     names, counts = label_names(classifier), classifier.label_counts_.tolist()
     order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))
-    score, label, labels = words_for(classifier)
+    score, label, labels, rows, _ = words_for(classifier)
     feature_names = getattr(classifier, "feature_names_in_", None)
+    template: Template | None = None
+    of_columns: dict[str, Any] = {}
+    if isinstance(classifier, SequenceGPClassifier):
+        template = classifier.features_.template
+        of_columns = {"n_columns": columns_of(classifier), "template": template and str(template)}
     files = {path.name: path.stat().st_size for path in sorted(model.iterdir())}
     training = {
-        "rows": classifier.n_rows_,
+        rows: classifier.n_rows_,
         "epochs": len(history),
         "seconds": history[-1]["seconds"] if history else 0.0,
         "elbo_first": history[0]["elbo"] if history else None,
@@ -47,7 +58,8 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
         "n_parameters": sum(parameter.numel() for parameter in classifier.model_.parameters()),
         f"n_{labels}": len(counts),
         "feature_names": None if feature_names is None else feature_names.tolist(),
-        f"frequent_{labels}": [{label: names[k], "rows": counts[k]} for k in order[:5]],
+        f"frequent_{labels}": [{label: names[k], rows: counts[k]} for k in order[:5]],
+        **of_columns,
         "training": training,
         "bytes": files,
     }
@@ -58,6 +70,7 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
             ("features", classifier.features_.kind),
             *([] if feature_names is None else [("feature names", _shortened(feature_names.tolist()))]),
             *((name.replace("n_labels", f"n_{labels}"), str(value)) for name, value in settings.items()),
+            *([("columns", str(of_columns["n_columns"]))] if of_columns.get("n_columns") else []),
             ("parameters", str(result["n_parameters"])),
             *((f"training {name}", f"{value:.6g}") for name, value in training.items() if value is not None),
             *((f"{name} (bytes)", str(size)) for name, size in files.items()),
@@ -66,8 +79,10 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
     for what, chosen in (("most", order[:5]), ("least", order[5:][-5:] if label == "class" else [])):
         if chosen:
             report.table(
-                f"{what} frequent {labels}", (label, "training rows"), [(names[k], str(counts[k])) for k in chosen]
+                f"{what} frequent {labels}", (label, f"training {rows}"), [(names[k], str(counts[k])) for k in chosen]
             )
+    if template is not None:
+        report.lines("Template:", "", str(template))
     report.result(result)
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from extremegp.data import ClassSpace
     from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
 
-Task: TypeAlias = Literal["multilabel", "multiclass"]
+Task: TypeAlias = Literal["multilabel", "multiclass", "sequence"]
 FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl"]
 Kind: TypeAlias = Literal["xc", "svmlight", "jsonl", "array", "npz", "table"]
 
@@ -66,7 +66,11 @@ FirstLabelOption = Annotated[
     ),
 ]
 
-PER_ROW: dict[Task, str] = {"multilabel": "many labels per row", "multiclass": "one class per row"}
+PER_ROW: dict[Task, str] = {
+    "multilabel": "many labels per row",
+    "multiclass": "one class per row",
+    "sequence": "a label for every token of sequences",
+}
 _CALLED: dict[Kind, str] = {
     "xc": "sparse rows (xc)",
     "svmlight": "sparse rows (svmlight)",
@@ -110,7 +114,14 @@ class Source:
             start = stream.read(4)
         if start == b"PK\3\4":
             return "npz"
-        return "array" if is_array(start) else recognise_format(self.path)
+        if is_array(start):
+            return "array"
+        try:
+            return recognise_format(self.path)
+        except DataError as error:
+            # One with a line is about the format; others are about the file.
+            hint = "" if error.line is None else "; tokens in columns are for `extremegp train --task sequence`"
+            raise DataError(f"{error}{hint}") from error
 
     @property
     def called(self) -> str:

@@ -23,6 +23,16 @@ from extremegp.cli.common import (
     words_for,
 )
 from extremegp.cli.inputs import PER_ROW, FormatOption, Known, LabelColumnOption, Source, Task, XKeyOption, read
+from extremegp.cli.sequences import (
+    ColumnFormat,
+    DecodingOption,
+    EncodingOption,
+    KBestOption,
+    ProbabilitiesOption,
+    SeparatorOption,
+    refuse_row_options,
+    refuse_sequence_options,
+)
 from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -39,6 +49,8 @@ Ranked: TypeAlias = "list[tuple[int, float]]"
 Block: TypeAlias = "tuple[NDArray[np.int64], NDArray[np.float32], NDArray[np.float32] | None]"
 """Of some rows the best labels (-1 where there are fewer), best first, their probabilities, and `UNCERTAINTY`."""
 
+_TOP_K = 5
+
 UNCERTAINTY = ("total", "aleatoric", "epistemic")
 """How uncertain the class of a row is, in nats, and the parts that more data could not and could take away."""
 
@@ -47,16 +59,16 @@ def predict(
     model: ModelArgument,
     data: Annotated[Path, typer.Argument(metavar="DATA", help="Rows to label; labels in the file are ignored.")],
     out: Annotated[
-        Path,
+        Path | None,
         typer.Option(
             "--out",
             "-o",
             metavar="FILE",
             help="Where to write, in the format of the suffix: .jsonl, .tsv, .csv, .txt (each may add .gz, .bz2, .xz "
-            "or .zst) or .npz.",
+            "or .zst) or .npz. For sequences columns, by default to standard output.",
         ),
-    ],
-    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels or classes per row.")] = 5,
+    ] = None,
+    top_k: Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels or classes per row.")] = _TOP_K,
     by: Annotated[
         Literal["utility", "probability"] | None,
         typer.Option(
@@ -81,13 +93,18 @@ def predict(
             "epistemic would go with more of them. For one class per row, and .jsonl, .tsv or .csv.",
         ),
     ] = False,
+    k_best: KBestOption = None,
+    probabilities: ProbabilitiesOption = False,
+    decoding: DecodingOption = None,
+    separator: SeparatorOption = None,
+    encoding: EncodingOption = None,
     format: FormatOption = "auto",
     x_key: XKeyOption = None,
     label_column: LabelColumnOption = None,
     json: JsonOption = None,
     quiet: QuietOption = False,
 ) -> None:
-    """Predict the best labels, or the most probable classes, of every row.
+    """Predict the best labels, or the most probable classes, of every row, or the labels of sequences.
 
     Every label comes with its probability, from 0 to 1, the uncertainty of the
     model integrated out. The file is written whole or not at all. Rows are
@@ -105,6 +122,17 @@ def predict(
     .tsv and .csv have such columns.
 
     \b
+    Sequences: the columns of DATA, its labels among them if it has them, then
+    the predicted label and perhaps its probability, with tabs between and a
+    blank line after each sequence. With --k-best every labelling has a line
+    '# RANK LOG_PROBABILITY' (blanks, no tab) before it, ranks from 0:
+      # 0 -0.105361
+      He<TAB>PRP<TAB>B-NP
+
+      # 1 -2.302585
+      He<TAB>PRP<TAB>O
+
+    \b
     Formats of --given, recognised as those of DATA are:
       jsonl          {"labels": ["known", ...], "absent": ["known not", ...]};
                      "absent" may be missing, other keys are ignored
@@ -116,20 +144,54 @@ def predict(
       extremegp predict model new.jsonl --top-k 3 --out labels.jsonl
       extremegp predict model new.jsonl --given known.jsonl --out more.jsonl
       extremegp predict model images.npy --uncertainty --out classes.csv
+      extremegp predict tagger new.txt --probabilities --out tagged.txt
     """
     started = time.monotonic()
-    report = Report(json, quiet)
-    check_output(out)
+    if out is None and json == "-":
+        raise SettingsError("--json - leaves no place for the predictions: name a file for them by --out")
+    report = Report(json, quiet or out is None)
+    if out is not None:
+        check_output(out)
     from extremegp.data._files import base_suffix
-    from extremegp.estimators import MultiClassGPClassifier
+    from extremegp.estimators import MultiClassGPClassifier, SequenceGPClassifier
     from extremegp.prediction import Predictor
 
+    classifier = load_model(model)
+    if isinstance(classifier, SequenceGPClassifier):
+        refuse_row_options(
+            {
+                "--top-k": None if top_k == _TOP_K else top_k,
+                "--by": by,
+                "--given": given,
+                "--uncertainty": uncertainty or None,
+                "--format": None if format == "auto" else format,
+                "--x-key": x_key,
+                "--label-column": label_column,
+            },
+            f"{model} is for {PER_ROW['sequence']}",
+        )
+        from extremegp.cli.predict_sequences import predict_sequences
+
+        predict_sequences(
+            classifier,
+            model,
+            data,
+            out,
+            ColumnFormat.of_options(separator, encoding),
+            report,
+            decoding=decoding,
+            probabilities=probabilities,
+            k_best=k_best,
+            started=started,
+        )
+        return
+    if out is None:
+        raise SettingsError("--out must name the file to write")
     suffix = out.suffix.lower() if out.suffix.lower() == ".npz" else base_suffix(out)
     if suffix not in (*_WRITERS, ".npz") or (suffix == ".npz" and suffix != out.suffix.lower()):
         raise SettingsError(f"--out must end in {', '.join(_WRITERS)} or .npz; it is {out}")
     if uncertainty and suffix in (".txt", ".npz"):
         raise SettingsError(f"--uncertainty needs --out to end in .jsonl, .tsv or .csv; it is {out}")
-    classifier = load_model(model)
     source = Source(data, format, x_key=x_key, label_column=label_column)
     classes = isinstance(classifier, MultiClassGPClassifier)
     if classes:
@@ -137,6 +199,10 @@ def predict(
     elif uncertainty:
         raise SettingsError(f"--uncertainty is for one class per row, but {model} is for many labels per row")
     task: Task = "multiclass" if classes else "multilabel"
+    of_sequences = {"--decoding": decoding, "--separator": separator, "--encoding": encoding, "--k-best": k_best}
+    refuse_sequence_options(
+        of_sequences | {"--probabilities": probabilities or None}, f"{model} is for {PER_ROW[task]}"
+    )
     source.check(task, because=f"{model} is for {PER_ROW[task]}", labelled=False)
     inputs = classifier.features_.transform(read(source, task, known=Known.of_model(classifier), labelled=False).X)
     n_rows, n_labels = inputs.shape[0], len(classifier.classes_)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from extremegp.cli.common import JsonOption, QuietOption, Report
@@ -17,14 +18,15 @@ def presets(json: JsonOption = None, quiet: QuietOption = False) -> None:
     A preset is a set of parameters, which `--set` can change one by one. The
     figures are those of the papers, where they have any: P@1/P@3/P@5 on Bibtex
     with n_inducing=100, n_latent=159, epochs=50 for many labels per row, and
-    errors in percent for one class per row.
+    errors in percent for one class per row and for the tokens of sequences.
 
     \b
     Examples:
       extremegp train train.txt --out model --preset SE --set n_inducing=100
       extremegp train images.npy --labels classes.npy --out model --preset RM-F
+      extremegp train tagged.txt --out tagger --preset SDGP1
     """
-    from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS
+    from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS, SEQUENCE_PRESETS
 
     report = Report(json, quiet)
     report.lines("Many labels per row: a kernel, perhaps with parts after it, such as ARD, ARD-S-B or SE-FX-PP:", "")
@@ -39,18 +41,8 @@ def presets(json: JsonOption = None, quiet: QuietOption = False) -> None:
             if preset.figures and not name.endswith("-FP")
         ],
     )
-    report.lines("One class per row:", "")
-    report.lines(*(f"  {name:18}{preset.description}" for name, preset in CLASS_PRESETS.items()), "")
-    datasets = dict.fromkeys(data for preset in CLASS_PRESETS.values() if preset.figures for data in preset.figures[1])
-    report.table(
-        "what the papers report for them: errors in percent",
-        ("name", *datasets, "where"),
-        [
-            (name, *(_error(preset.figures.errors.get(data)) for data in datasets), preset.figures.table)
-            for name, preset in CLASS_PRESETS.items()
-            if preset.figures
-        ],
-    )
+    _show(report, "One class per row:", CLASS_PRESETS)
+    _show(report, "A label for every token of sequences:", SEQUENCE_PRESETS)
     of_labels = {
         name: _entry("multilabel", preset, preset.figures and _precisions(preset.figures))
         for name, preset in PRESETS.items()
@@ -59,7 +51,27 @@ def presets(json: JsonOption = None, quiet: QuietOption = False) -> None:
         name: _entry("multiclass", preset, preset.figures and preset.figures._asdict())
         for name, preset in CLASS_PRESETS.items()
     }
-    report.result(of_labels | of_classes)
+    of_sequences = {
+        name: _entry("sequence", preset, preset.figures and preset.figures._asdict())
+        for name, preset in SEQUENCE_PRESETS.items()
+    }
+    report.result(of_labels | of_classes | of_sequences)
+
+
+def _show(report: Report, title: str, presets: Mapping[str, Preset[Any]]) -> None:
+    """Presets by name, and the errors that papers report for them."""
+    report.lines(title, "")
+    report.lines(*(f"  {name:18}{preset.description}" for name, preset in presets.items()), "")
+    datasets = dict.fromkeys(data for preset in presets.values() if preset.figures for data in preset.figures.errors)
+    report.table(
+        "what the papers report for them: errors in percent",
+        ("name", *datasets, "where"),
+        [
+            (name, *(_error(preset.figures.errors.get(data)) for data in datasets), preset.figures.table)
+            for name, preset in presets.items()
+            if preset.figures
+        ],
+    )
 
 
 def _entry(task: Task, preset: Preset[Any], paper: dict[str, Any] | None) -> dict[str, Any]:

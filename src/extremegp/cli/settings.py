@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
 
 from extremegp.cli.common import one_of
@@ -11,9 +11,10 @@ from extremegp.cli.inputs import Task
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
+    from extremegp.cli.common import Classifier
+    from extremegp.presets import Preset
 
-_OWNED = {"checkpoint": "it is always MODEL.checkpoint", "verbose": "use --quiet"}
+_OWNED = {"checkpoint": "it is always MODEL.checkpoint", "verbose": "use --quiet", "template": "use --template FILE"}
 
 
 def parse_settings(pairs: Iterable[str], task: Task = "multilabel") -> dict[str, Any]:
@@ -33,18 +34,45 @@ def parse_settings(pairs: Iterable[str], task: Task = "multilabel") -> dict[str,
         key, equals, text = (part.strip() for part in pair.partition("="))
         if not equals:
             raise SettingsError(f"--set takes key=value, such as n_inducing=600; it is {pair!r}")
-        if key in _OWNED:
+        if key in _OWNED and key in hints:
             raise SettingsError(f"--set cannot set {key}: {_OWNED[key]}")
         one_of("--set: the parameter", key, known)
         parsed[key] = _value(key, text, hints[key])
     return parsed
 
 
-def estimator_of(task: Task) -> type[MultiLabelGPClassifier] | type[MultiClassGPClassifier]:
-    """The estimator that a task is for."""
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
+def parameters(task: Task, preset: str | None, options: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+    """Constructor arguments: what `--set` says beats other options, which beat the preset.
 
-    return MultiClassGPClassifier if task == "multiclass" else MultiLabelGPClassifier
+    Raises:
+        SettingsError: as `parse_settings`.
+    """
+    own = {} if preset is None else dict(presets_of(task)[preset].settings)
+    return own | options | parse_settings(settings, task)
+
+
+def presets_of(task: Task) -> Mapping[str, Preset[Any]]:
+    """The presets of a task by name."""
+    from extremegp.presets import CLASS_PRESETS, PRESETS, SEQUENCE_PRESETS
+
+    presets: dict[Task, Mapping[str, Preset[Any]]] = {
+        "multilabel": PRESETS,
+        "multiclass": CLASS_PRESETS,
+        "sequence": SEQUENCE_PRESETS,
+    }
+    return presets[task]
+
+
+def estimator_of(task: Task) -> type[Classifier]:
+    """The estimator that a task is for."""
+    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
+
+    estimators: dict[Task, type[Classifier]] = {
+        "multilabel": MultiLabelGPClassifier,
+        "multiclass": MultiClassGPClassifier,
+        "sequence": SequenceGPClassifier,
+    }
+    return estimators[task]
 
 
 def _value(key: str, text: str, hint: Any) -> Any:

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import shlex
 import time
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
 
 import typer
 
-from extremegp.cli.app import say
-from extremegp.cli.common import JsonOption, QuietOption, Report, duration, one_of, percent, words_for
+from extremegp.cli.common import JsonOption, QuietOption, Report, duration, one_of
+from extremegp.cli.fitting import check_destination, checkpoint_of, fit, save, summarise
 from extremegp.cli.inputs import (
     PER_ROW,
     FirstLabelOption,
@@ -27,11 +26,18 @@ from extremegp.cli.inputs import (
     class_space,
     read,
 )
-from extremegp.cli.settings import estimator_of, parse_settings
-from extremegp.errors import DataError, ModelFormatError, SettingsError
+from extremegp.cli.sequences import (
+    ColumnFormat,
+    EncodingOption,
+    SeparatorOption,
+    refuse_row_options,
+    refuse_sequence_options,
+)
+from extremegp.cli.settings import estimator_of, parameters, presets_of
+from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
+    from extremegp.cli.common import Classifier
 
 
 def train(
@@ -39,11 +45,12 @@ def train(
     out: Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder to write the model to.")],
     labels: LabelsOption = None,
     task: Annotated[
-        Literal["auto", "multilabel", "multiclass"],
+        Literal["auto", "multilabel", "multiclass", "sequence"],
         typer.Option(
             "--task",
-            help="Many labels per row, or one class per row; 'auto' is the latter for arrays, .npz files and tables, "
-            "with --labels or --first-label, and for presets of it.",
+            help="Many labels per row, one class per row, or a label for every token of sequences. 'auto' is "
+            "'sequence' with --template, 'multiclass' for arrays, .npz files and tables and with --labels or "
+            "--first-label, and what a preset is for.",
         ),
     ] = "auto",
     valid: Annotated[
@@ -78,10 +85,21 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any parameter of MultiLabelGPClassifier or MultiClassGPClassifier, such as n_inducing=600 or "
-            "epochs=20; may be repeated, and beats the preset and the other options.",
+            help="Any parameter of MultiLabelGPClassifier, MultiClassGPClassifier or SequenceGPClassifier, such as "
+            "n_inducing=600 or epochs=20; may be repeated, and beats the preset and the other options.",
         ),
     ] = None,
+    template: Annotated[
+        Path | None,
+        typer.Option(
+            "--template",
+            metavar="FILE",
+            help="CRF++ template of the features of tokens, stored in the model. By default every column of the tokens "
+            "-2 to 2, its pairs of neighbours, and B. For sequences.",
+        ),
+    ] = None,
+    separator: SeparatorOption = None,
+    encoding: EncodingOption = None,
     seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Equal seeds give equal models.")] = 0,
     time_budget: Annotated[
         str | None,
@@ -107,9 +125,13 @@ def train(
 ) -> None:
     """Train a model on labelled data and save it to a folder.
 
-    Rows have many labels each, or one class each (--task). Progress is kept in
-    the file MODEL.checkpoint: after Ctrl-C, a crash or a power cut the same
-    command goes on where the last one stopped, and ends at the same model.
+    Rows have many labels each, or one class each, or the tokens of sequences
+    have a label each (--task). Progress is kept in the file MODEL.checkpoint:
+    after Ctrl-C, a crash or a power cut the same command goes on where the last
+    one stopped, and ends at the same model.
+
+    Sequences are files as of CoNLL and CRF++: a token a line, in columns, of
+    which the last is the label, and blank lines between sequences.
 
     \b
     Examples:
@@ -123,23 +145,64 @@ def train(
       extremegp train images.npy --labels classes.npy --out model
       extremegp train train.csv --label-column species --out model
       extremegp train train.svm --task multiclass --out model --preset OVE
+
+    \b
+    Examples with sequences:
+      extremegp train train.txt --task sequence --out tagger
+      extremegp train train.txt --template chunking.template --out tagger
     """
     started = time.monotonic()
     report = Report(json, quiet)
     source = Source(data, format, labels, x_key, y_key, label_column, first_label)
-    of_task, because = _task(source, task, preset)
-    source.check(of_task, because=because)
-    params = _parameters(of_task, preset, settings or [], features, source, seed, time_budget)
-    from extremegp.training import TrainingInterrupted
+    of_task, because = _task(source, task, preset, template)
+    options: dict[str, Any] = {"random_state": seed}
+    if time_budget is not None:
+        options["time_budget"] = duration(time_budget)
+    if of_task == "sequence":
+        refuse_row_options(
+            {
+                "--labels": labels,
+                "--valid-labels": valid_labels,
+                "--features": features,
+                "--format": None if format == "auto" else format,
+                "--x-key": x_key,
+                "--y-key": y_key,
+                "--label-column": label_column,
+                "--first-label": first_label or None,
+                "--labels-names": labels_names,
+            },
+            because,
+        )
+        from extremegp.cli.train_sequences import train_sequences
 
-    _check_destination(out, overwrite)
-    checkpoint = Path(f"{out}.checkpoint")
+        params = parameters(of_task, preset, options, settings or [])
+        form = ColumnFormat.of_options(separator, encoding)
+        train_sequences(
+            data,
+            out,
+            report,
+            params,
+            template,
+            valid,
+            form,
+            overwrite=overwrite,
+            fresh=fresh,
+            quiet=quiet,
+            started=started,
+        )
+        return
+    refuse_sequence_options({"--separator": separator, "--encoding": encoding}, because)
+    source.check(of_task, because=because)
+    if features is not None:
+        options["features"] = features
+    params = _with_features(parameters(of_task, preset, options, settings or []), of_task, source)
+    check_destination(out, overwrite)
     validation = _validation_source(source, valid, valid_labels, of_task, because)
     if labels_names is not None and of_task == "multiclass":
         raise SettingsError(
             f"--labels-names is for many labels per row, but {because}; --labels takes names of classes"
         )
-    classifier = estimator_of(of_task)(**params, checkpoint=checkpoint, verbose=not quiet)
+    classifier = estimator_of(of_task)(**params, checkpoint=checkpoint_of(out), verbose=not quiet)
     # Settings that cannot work are refused before the time that reading, features and k-means take.
     classifier.check_params()
     rows = read(source, of_task)
@@ -153,43 +216,43 @@ def train(
             # `fit` would refuse them without naming the file.
             class_codes(held.y, validation, space)
         fit_options["validation"] = held.X, held.y
-    resumed = checkpoint.exists() and not fresh
-    if fresh:
-        checkpoint.unlink(missing_ok=True)
-    elif resumed and not quiet:
-        say(f"resuming from {checkpoint}")
-    try:
-        classifier.fit(rows.X, rows.y, **fit_options)
-    except TrainingInterrupted as interrupt:
-        say(f"interrupted and saved: the same command resumes from {interrupt.saved}; --fresh starts anew")
-        raise typer.Exit(130) from interrupt
-    except ModelFormatError as error:
-        raise ModelFormatError(f"{error}; --fresh discards it") from error
+    resumed = fit(classifier, rows.X, rows.y, out, fresh=fresh, quiet=quiet, **fit_options)
     if rows.feature_names is not None:
         import numpy as np
 
         classifier.feature_names_in_ = np.array(rows.feature_names, dtype=object)
-    classifier.save(out)
-    checkpoint.unlink(missing_ok=True)
-    n_fitted = _rows_fitted(classifier, valid)
-    _summarise(
-        report, classifier, out, source, n_dropped=rows.n_dropped, n_fitted=n_fitted, resumed=resumed, started=started
+    save(classifier, out)
+    summarise(
+        report,
+        classifier,
+        out,
+        hint=source.hint,
+        n_fitted=_rows_fitted(classifier, valid),
+        resumed=resumed,
+        started=started,
+        shown=[("rows left out, without label", str(rows.n_dropped))] if rows.n_dropped else [],
+        extra={"n_dropped_rows": rows.n_dropped} if of_task == "multiclass" else {},
     )
 
 
-def _task(source: Source, wanted: Literal["auto"] | Task, preset: str | None) -> tuple[Task, str]:
+def _task(
+    source: Source, wanted: Literal["auto"] | Task, preset: str | None, template: Path | None
+) -> tuple[Task, str]:
     """The task, and what decided it."""
     task: Task
+    tasks: tuple[Task, ...] = get_args(Task)
     of_preset: Task | None = None
     if preset is not None:
-        from extremegp.presets import CLASS_PRESETS, PRESETS
-
-        known = (*PRESETS, *CLASS_PRESETS) if wanted == "auto" else PRESETS if wanted == "multilabel" else CLASS_PRESETS
-        if preset not in (*PRESETS, *CLASS_PRESETS):
+        of_preset = next((task for task in tasks if preset in presets_of(task)), None)
+        if of_preset is None:
+            known = [name for task in tasks if wanted in ("auto", task) for name in presets_of(task)]
             one_of("--preset", preset, known)
-        of_preset = "multiclass" if preset in CLASS_PRESETS else "multilabel"
     if wanted != "auto":
         task, because = wanted, f"--task is {wanted}"
+    elif template is not None:
+        task, because = "sequence", "--template is for sequences of tokens"
+    elif of_preset == "sequence":
+        task, because = of_preset, f"--preset {preset} is for {PER_ROW[of_preset]}"
     elif sign := source.sign_of_classes():
         task, because = "multiclass", sign
     elif of_preset is not None:
@@ -200,29 +263,13 @@ def _task(source: Source, wanted: Literal["auto"] | Task, preset: str | None) ->
         raise SettingsError(
             f"--preset {preset} is for {PER_ROW[of_preset or task]}, but {because}; `extremegp presets` lists others"
         )
+    if task != "sequence":
+        refuse_sequence_options({"--template": template}, because)
     return task, because
 
 
-def _parameters(
-    task: Task,
-    preset: str | None,
-    settings: list[str],
-    features: str | None,
-    source: Source,
-    seed: int,
-    time_budget: str | None,
-) -> dict[str, Any]:
-    """Constructor arguments: what is set on its own beats what the preset says."""
-    params: dict[str, Any] = {"random_state": seed}
-    if time_budget is not None:
-        params["time_budget"] = duration(time_budget)
-    if preset is not None:
-        from extremegp.presets import CLASS_PRESETS, PRESETS
-
-        params |= (CLASS_PRESETS if task == "multiclass" else PRESETS)[preset].settings
-    if features is not None:
-        params["features"] = features
-    params |= parse_settings(settings, task)
+def _with_features(params: dict[str, Any], task: Task, source: Source) -> dict[str, Any]:
+    """The parameters with a features step that suits the data."""
     texts = source.kind == "jsonl"
     params.setdefault("features", "auto" if task == "multiclass" else "text" if texts else "unit")
     if texts and params["features"] == "auto":
@@ -254,14 +301,6 @@ def _validation_source(
     return validation
 
 
-def _check_destination(out: Path, overwrite: bool) -> None:
-    from extremegp.io import check_writable
-
-    check_writable(out)
-    if out.is_dir() and any(out.iterdir()) and not overwrite:
-        raise DataError("holds a model already; choose another --out, or replace it with --overwrite", path=out)
-
-
 def _label_names(path: Path, y: Any, source: Source) -> list[str]:
     from extremegp.data._files import line_blocks
 
@@ -280,54 +319,6 @@ def _label_names(path: Path, y: Any, source: Source) -> list[str]:
     return names
 
 
-def _rows_fitted(classifier: MultiLabelGPClassifier | MultiClassGPClassifier, valid: Path | None) -> int:
+def _rows_fitted(classifier: Classifier, valid: Path | None) -> int:
     held_out = 0 if valid else int(classifier.validation_fraction * classifier.n_rows_)
     return int(classifier.n_rows_) - held_out
-
-
-def _summarise(
-    report: Report,
-    classifier: MultiLabelGPClassifier | MultiClassGPClassifier,
-    out: Path,
-    source: Source,
-    *,
-    n_dropped: int,
-    n_fitted: int,
-    resumed: bool,
-    started: float,
-) -> None:
-    score, _, what = words_for(classifier)
-    history = classifier.history_
-    settings = asdict(classifier.settings_)
-    validation = [record[f"validation_{score}"] for record in history if f"validation_{score}" in record]
-    result: dict[str, Any] = {
-        "model": str(out),
-        "estimator": type(classifier).__name__,
-        "n_rows": classifier.n_rows_,
-        "n_features": settings["n_features"],
-        f"n_{what}": settings["n_labels"],
-        "features": classifier.features_.kind,
-        "settings": settings,
-        "epochs": len(history),
-        "elbo_per_row": history[-1]["elbo"] / n_fitted,
-        f"validation_{score}": max(validation) if validation else None,
-        "training_seconds": history[-1]["seconds"],
-        "seconds": time.monotonic() - started,
-        "resumed": resumed,
-    }
-    if what == "classes":
-        result["n_dropped_rows"] = n_dropped
-    rows = [
-        ("rows", str(result["n_rows"])),
-        *([("rows left out, without label", str(n_dropped))] if n_dropped else []),
-        ("features", f"{result['n_features']} ({result['features']})"),
-        (what, str(settings["n_labels"])),
-        *((name, str(value)) for name, value in settings.items() if name not in ("n_features", "n_labels")),
-        ("epochs", str(result["epochs"])),
-        ("ELBO per row", f"{result['elbo_per_row']:.4f}"),
-        *([(f"validation {score} %", percent(max(validation)))] if validation else []),
-        ("training (s)", f"{result['training_seconds']:.1f}"),
-    ]
-    report.table(f"saved to {out}", ("", "value"), rows)
-    report.lines(f"Next: extremegp evaluate {shlex.quote(str(out))} TEST_DATA{source.hint}")
-    report.result(result)

@@ -8,10 +8,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from extremegp.errors import DataError
+from extremegp.errors import DataError, SettingsError
 
 _MACRO = re.compile(r"%x\[(-?[0-9]{1,4}),([0-9]{1,4})\]")
 _MAX_OFFSET = 1000
+_MAX_COLUMNS = 10_000
 
 
 class _Rule(NamedTuple):
@@ -179,6 +180,29 @@ def _shifted(sequence: Sequence[Sequence[str]], row: int, column: int) -> list[s
     if row < 0:
         return [f"_B-{-row - t}" for t in range(n_outside)] + cells[: len(cells) - n_outside]
     return cells[n_outside:] + [f"_B+{row - n_outside + i}" for i in range(1, n_outside + 1)]
+
+
+def default_template(n_columns: int) -> Template:
+    """A template for columns of which nothing is known, as CRF++'s examples are for words and tags.
+
+    Args:
+        n_columns: the columns of a token, without the label.
+
+    Returns:
+        Of each column lines for the tokens -2 to 2 and for the pairs of neighbours (-1, 0) and (0, 1), and a bare B.
+
+    Raises:
+        SettingsError: there is no column, or more than the macros of a template can name.
+    """
+    if not 1 <= n_columns <= _MAX_COLUMNS:
+        raise SettingsError(f"n_columns must be an integer from 1 to {_MAX_COLUMNS}; it is {n_columns!r}")
+    rows = ((-2,), (-1,), (0,), (1,), (2,), (-1, 0), (0, 1))
+    lines = [
+        f"U{column}.{i}:" + "/".join(f"%x[{row},{column}]" for row in together)
+        for column in range(n_columns)
+        for i, together in enumerate(rows)
+    ]
+    return Template.parse([*lines, "B"])
 
 
 CHUNKING_TEMPLATE = Template.parse(

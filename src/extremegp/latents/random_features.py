@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Mapping
+from typing import ClassVar, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -82,7 +83,6 @@ class _Weights(nn.Module):
         super().__init__()
         self.q_mean = nn.Parameter(torch.zeros(n_features, n_functions))
         self.log_variance = nn.Parameter(torch.full((n_features, n_functions), math.log(variance)))
-        self.per_function = {"q_mean": 1, "log_variance": 1}
 
     def deviations(self) -> Float[Tensor, "F P"]:
         return (0.5 * self.log_variance).exp()
@@ -93,6 +93,12 @@ class _Weights(nn.Module):
 
     def kl(self) -> Float[Tensor, ""]:
         return 0.5 * (self.log_variance.exp() - 1 - self.log_variance + self.q_mean.square()).sum()
+
+
+class _OutputWeights(_Weights):
+    """Those of the functions themselves; hidden functions serve them all."""
+
+    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 1, "log_variance": 1}
 
 
 class DeepRandomFeatures(Latents):
@@ -137,7 +143,7 @@ class DeepRandomFeatures(Latents):
             RandomFeatures(width, n_random, kernel=kernel, frequencies=frequencies, ard=ard) for width in widths
         )
         self.hidden = nn.ModuleList(_Weights(layer.n_features, n_hidden, 0.01) for layer in self._expansions()[:-1])
-        self.output = _Weights(self._expansions()[-1].n_features, n_functions, 0.9)
+        self.output = _OutputWeights(self._expansions()[-1].n_features, n_functions, 0.9)
 
     def _expansions(self) -> list[RandomFeatures]:
         return [layer for layer in self.layers if isinstance(layer, RandomFeatures)]
@@ -157,14 +163,17 @@ class DeepRandomFeatures(Latents):
         if self.reducer is not None:
             self.reducer.normal_(generator=generator).mul_(self.reducer.shape[1] ** -0.5)
         size = float(weighted_square_norms(x, torch.ones(1, dtype=x.dtype, device=x.device)).mean()) or 1.0
-        for index, (layer, hidden) in enumerate(zip(self._expansions(), [None, *self._hidden_weights()], strict=True)):
+        for layer, hidden in zip(self._expansions(), [None, *self._hidden_weights()], strict=True):
             # Hidden functions come before the inputs, and start at the size of one.
-            n_inputs = self.n_hidden if index and not self.feed_forward else size
-            layer.log_weights.fill_(-math.log(n_inputs))
+            n_hidden = 0 if hidden is None else self.n_hidden
+            inputs_size = size if hidden is None or self.feed_forward else 0.0
+            layer.log_weights.fill_(-math.log(n_hidden + inputs_size))
+            if n_hidden and inputs_size and len(layer.log_weights) > 1:
+                layer.log_weights[:n_hidden] = -math.log(n_hidden)
+                layer.log_weights[n_hidden:] = -math.log(inputs_size)
             if layer.fixed:
                 layer.noise.normal_(generator=generator)
-            if hidden is not None and len(layer.log_weights) > 1:
-                layer.log_weights[: self.n_hidden] = -math.log(self.n_hidden)
+            if hidden is not None:
                 hidden.q_mean.normal_(generator=generator)
         self._expansions()[-1].log_amplitude.fill_(math.log(amplitude))
 

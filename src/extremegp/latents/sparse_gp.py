@@ -100,7 +100,8 @@ class _ConditionedGP(ConditionedLatents):
         mean, _ = self.posterior.marginals(a, self.conditioned)
         drawn = mean + self.posterior.noise(a, self.conditioned, lengths, n_draws, generator)
         noise = torch.randn(drawn.shape, generator=generator, device=drawn.device, dtype=drawn.dtype)
-        return drawn + remainder.sqrt() * noise
+        # Nothing remains of an inducing input, and at zero a root has no finite gradient.
+        return drawn + remainder.clamp(min=torch.finfo(remainder.dtype).tiny).sqrt() * noise
 
     def kl(self) -> Float[Tensor, ""]:
         return self.posterior.kl(self.conditioned)

@@ -162,7 +162,8 @@ class _Run:
         )
         sampled = self.sampler is not None or self.pairs is not None
         by_rows = {parameter for parameter in model.mixing.parameters() if sampled and parameter.requires_grad}
-        by_rows |= set(_reducers(model))
+        if scipy.sparse.issparse(x):
+            by_rows |= set(_reducers(model))
         natural = _natural_posteriors(model) if settings.optimizer == "natural" else []
         by_nature = {parameter for posterior in natural for parameter in posterior.natural_parameters()}
         narrow = [parameter for parameter in self.parameters if parameter not in by_rows | by_nature]
@@ -385,7 +386,7 @@ def _sampler(y: scipy.sparse.csr_matrix, settings: TrainingSettings) -> LabelSam
 
 
 def _reducers(model: nn.Module) -> list[nn.Parameter]:
-    """Parameters whose gradients are sparse in rows."""
+    """Parameters whose gradients are sparse in rows where inputs are sparse."""
     modules = [module for module in model.modules() if isinstance(module, DeepRandomFeatures)]
     return [module.reducer for module in modules if module.reducer is not None]
 

@@ -1,0 +1,291 @@
+"""`extremegp train`, `evaluate`, `predict` and `info` for sequences of tokens in columns."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import re
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from tests.cli.conftest import QUICK_TAGGER, Process, Run, columns, written
+
+import extremegp
+from extremegp import SequenceGPClassifier
+from extremegp.data import read_columns
+from extremegp.data.templates import default_template
+from extremegp.metrics import evaluate_sequences
+from extremegp.presets import SEQUENCE_PRESETS
+
+
+@pytest.fixture(scope="module")
+def uncertain(sequence_files: Path, run: Run) -> Path:
+    """A model by chunks.template with a posterior, whose predictions average draws."""
+    args = ("--template", sequence_files / "chunks.template", "--out", sequence_files / "uncertain", "--quiet")
+    settings = ("--set", "epochs=20", "--set", "n_random_features=20", "--set", "n_draws=4")
+    assert run("train", sequence_files / "train.txt", *args, *settings).output == ""
+    return sequence_files / "uncertain"
+
+
+def split(part: str) -> tuple[list[list[tuple[str, str]]], list[list[str]]]:
+    return (
+        [[token[:2] for token in tokens] for tokens in columns(part)],
+        [[token[2] for token in tokens] for tokens in columns(part)],
+    )
+
+
+def evaluated(run: Run, *args: object) -> dict[str, Any]:
+    result = run("evaluate", *args, "--json", "-")
+    assert (result.exit_code, result.stderr) == (0, "")
+    found: dict[str, Any] = json.loads(result.stdout)
+    return found
+
+
+def bits(model: Path) -> bytes:
+    return (model / "tensors.safetensors").read_bytes()
+
+
+def test_the_model_is_the_one_that_the_library_trains(sequence_files: Path, tagger: Path, tmp_path: Path) -> None:
+    own = SequenceGPClassifier(
+        template=default_template(2),
+        latents="linear-point",
+        transitions="point",
+        epochs=8,
+        random_state=0,
+        verbose=False,
+    )
+    own.fit(*split("train")).save(tmp_path / "same")
+    assert bits(tagger) == bits(tmp_path / "same")
+    assert not (sequence_files / "tagger.checkpoint").exists()
+
+
+@pytest.mark.parametrize("decoding", ["max-marginal", "viterbi"])
+def test_metrics_are_those_of_the_estimator(sequence_files: Path, uncertain: Path, run: Run, decoding: str) -> None:
+    model = extremegp.load(uncertain)
+    assert isinstance(model, SequenceGPClassifier)
+    model.set_params(decoding=decoding)
+    X, y = split("test")
+    wanted = evaluate_sequences(
+        y,
+        model.predict(X),
+        np.concatenate(model.predict_marginals(X)),
+        model.classes_.tolist(),
+        sequence_log_prob=model.log_prob(X, y),
+    )
+    found = evaluated(run, uncertain, sequence_files / "test.txt", "--decoding", decoding)
+    assert found["decoding"] == decoding
+    counts = {name: int(wanted.pop(name)) for name in ("n_sequences", "n_tokens", "n_unknown")}
+    assert (found["n_sequences"], found["n_tokens"], found["n_unknown_tokens"]) == tuple(counts.values())
+    assert found["metrics"].pop("seconds") > 0
+    assert found["metrics"] == pytest.approx(wanted, rel=1e-5)
+    assert 0 < wanted["span_f1"] < 1
+    shown = [line.split() for line in run("evaluate", uncertain, sequence_files / "test.txt").stdout.splitlines()]
+    if decoding == "max-marginal":
+        assert ["token_error", f"{100 * wanted['token_error']:.2f}"] in shown
+        assert ["NLL_struct", "(nats)", f"{wanted['nll_struct']:.4g}"] in shown
+        assert found["spans"].keys() == {"NP"}
+
+
+def test_the_decoding_is_the_model_s_unless_said(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    args = (
+        "train",
+        sequence_files / "train.txt",
+        "--out",
+        tmp_path / "m",
+        *QUICK_TAGGER,
+        "--set",
+        "decoding=viterbi",
+        "--quiet",
+    )
+    assert run(*args).exit_code == 0
+    assert evaluated(run, tmp_path / "m", sequence_files / "test.txt")["decoding"] == "viterbi"
+
+
+def test_predictions_stand_beside_the_columns(sequence_files: Path, uncertain: Path, tmp_path: Path, run: Run) -> None:
+    model = extremegp.load(uncertain)
+    X, y = split("test")
+    marginals = model.predict_marginals(X)
+    labels = [part.tolist() for part in model.predict(X)]
+    result = run("predict", uncertain, sequence_files / "bare.txt", "--out", tmp_path / "bare.tsv", "--json", "-")
+    assert json.loads(result.stdout)["n_tokens"] == sum(map(len, X))
+    assert tuple(read_columns(tmp_path / "bare.tsv", separator="\t")) == (X, labels)
+    # With labels in DATA these stay, before the predicted ones.
+    out = tmp_path / "all.tsv.gz"
+    assert (
+        run("predict", uncertain, sequence_files / "test.txt", "--probabilities", "--out", out, "--quiet").output == ""
+    )
+    text = gzip.decompress(out.read_bytes()).decode()
+    for block, x, own, found, p in zip(text.strip().split("\n\n"), X, y, labels, marginals, strict=True):
+        for line, token, label, predicted, row in zip(block.split("\n"), x, own, found, p, strict=True):
+            *cells, probability = line.split("\t")
+            assert cells == [*token, label, predicted]
+            assert float(probability) == pytest.approx(row.max(), abs=1e-6)
+
+
+def test_without_a_file_predictions_alone_go_to_standard_output(
+    sequence_files: Path, tagger: Path, tmp_path: Path, run: Run
+) -> None:
+    result = run("predict", tagger, sequence_files / "test.txt")
+    assert (result.exit_code, result.stderr) == (0, "")
+    shown = run("predict", tagger, sequence_files / "test.txt", "--out", tmp_path / "o.txt").stdout
+    assert re.match(r"15 sequences of \d+ tokens to .*o\.txt in", shown)
+    assert (tmp_path / "o.txt").read_text() == result.stdout
+    run.fails("predict", tagger, sequence_files / "test.txt", "--json", "-", naming="--json -")
+
+
+def test_the_k_best_labellings_have_their_log_probabilities(sequence_files: Path, uncertain: Path, run: Run) -> None:
+    model = extremegp.load(uncertain)
+    X, _ = split("test")
+    text = run("predict", uncertain, sequence_files / "bare.txt", "--k-best", "3", "--probabilities").stdout
+    labellings = iter(text.strip().split("\n\n"))
+    classes = model.classes_.tolist()
+    for x, best, p in zip(X, model.predict_k_best(X, 3), model.predict_marginals(X), strict=True):
+        for rank, (labels, log_prob) in enumerate(best):
+            header, *lines = next(labellings).split("\n")
+            sign, number, value = header.split(" ")
+            assert (sign, int(number)) == ("#", rank)
+            assert float(value) == pytest.approx(log_prob, abs=1e-6)
+            for line, token, label, row in zip(lines, x, labels, p, strict=True):
+                *cells, probability = line.split("\t")
+                assert cells == [*token, label]
+                assert float(probability) == pytest.approx(row[classes.index(label)], abs=1e-6)
+    assert next(labellings, None) is None
+
+
+def test_the_viterbi_path_is_the_best_labelling(sequence_files: Path, tagger: Path, run: Run) -> None:
+    best = run("predict", tagger, sequence_files / "bare.txt", "--k-best", "1").stdout
+    viterbi = run("predict", tagger, sequence_files / "bare.txt", "--decoding", "viterbi").stdout
+    assert re.sub(r"^# 0 -\d+\.\d+\n", "", best, flags=re.MULTILINE) == viterbi
+
+
+def test_the_template_is_said_stored_and_shown(sequence_files: Path, tagger: Path, tmp_path: Path, run: Run) -> None:
+    args = ("train", sequence_files / "train.txt", *QUICK_TAGGER, "--out", tmp_path / "m", "--overwrite")
+    assert run(*args).stderr.startswith("no --template: features are the columns of the tokens -2 to 2")
+    assert run(*args, "--quiet").stderr == ""
+    result = run(*args, "--template", sequence_files / "chunks.template")
+    assert result.stderr == ""
+    assert f"Next: extremegp evaluate {tmp_path / 'm'} TEST_DATA" in result.stdout
+    info = json.loads(run("info", tmp_path / "m", "--json", "-").stdout)
+    assert (info["template"], info["n_columns"]) == ("U0:%x[0,0]\nU1:%x[-1,1]/%x[0,1]\nB\n", 2)
+    shown = run("info", tagger).stdout
+    for part in ("SequenceGPClassifier", "training tokens", "most frequent labels", "B-NP", "U1.5:%x[-1,1]/%x[0,1]"):
+        assert part in shown
+
+
+def test_the_json_holds_the_result(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    args = ("--preset", "DGP", "--set", "epochs=2", "--set", "n_random_features=10", "--set", "n_draws=3")
+    args += ("--valid", sequence_files / "valid.txt", "--time-budget", "1h")
+    result = json.loads(
+        run("train", sequence_files / "train.txt", *args, "--out", tmp_path / "m", "--json", "-").stdout
+    )
+    model = extremegp.load(tmp_path / "m")
+    assert isinstance(model, SequenceGPClassifier)
+    assert (result["n_sequences"], result["n_tokens"]) == (50, sum(map(len, columns("train"))))
+    assert (result["n_columns"], result["n_labels"], result["epochs"]) == (2, 3, 2)
+    assert result["settings"]["transitions"] == "none"
+    assert result["template"] == str(default_template(2))
+    assert result["elbo_per_sequence"] == pytest.approx(model.history_[-1]["elbo"] / 50)
+    assert result["validation_accuracy"] == max(record["validation_accuracy"] for record in model.history_)
+    assert model.time_budget == 3600
+
+
+def test_elbo_per_sequence_counts_those_trained_on(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    args = (*QUICK_TAGGER, "--set", "validation_fraction=0.2", "--json", "-")
+    result = json.loads(run("train", sequence_files / "train.txt", *args, "--out", tmp_path / "m").stdout)
+    assert result["elbo_per_sequence"] == pytest.approx(extremegp.load(tmp_path / "m").history_[-1]["elbo"] / 40)
+
+
+def test_every_preset_has_parameters_that_work() -> None:
+    for preset in SEQUENCE_PRESETS.values():
+        SequenceGPClassifier(**preset.settings).check_params()
+
+
+def test_an_interrupted_run_resumes_to_the_same_bits(sequence_files: Path, tmp_path: Path) -> None:
+    options = ("--template", str(sequence_files / "chunks.template"), "--valid", str(sequence_files / "valid.txt"))
+    options += ("--set", "n_random_features=20", "--set", "batch_size=25", "--set", "n_draws=4")
+    whole = Process(sequence_files / "train.txt", tmp_path / "whole", *options)
+    assert whole.finished().returncode == 0
+    process = Process(sequence_files / "train.txt", tmp_path / "model", *options)
+    stopped = process.interrupted(signal.SIGINT)
+    assert (stopped.returncode, stopped.stderr.count("\n")) == (130, 1)
+    assert f"resumes from {process.checkpoint}; --fresh starts anew" in stopped.stderr
+    result = process.finished()
+    assert (result.returncode, f"resuming from {process.checkpoint}" in result.stderr) == (0, True)
+    assert bits(tmp_path / "model") == bits(tmp_path / "whole")
+    assert not process.checkpoint.exists()
+
+
+def test_labels_never_seen_are_counted_and_told(sequence_files: Path, tagger: Path, tmp_path: Path, run: Run) -> None:
+    text = (sequence_files / "test.txt").read_text()
+    n_tokens, n_verbs = sum(map(len, columns("test"))), text.count(" O\n")
+    (tmp_path / "new.txt").write_text(text.replace(" O\n", " B-VP\n"))
+    found = evaluated(run, tagger, tmp_path / "new.txt")
+    assert (found["n_unknown_tokens"], found["n_tokens"]) == (n_verbs, n_tokens)
+    assert found["metrics"]["token_error"] >= n_verbs / n_tokens
+    shown = run("evaluate", tagger, tmp_path / "new.txt").stdout
+    assert f"{n_verbs} of {n_tokens} tokens have a label that training never saw (B-VP)" in shown
+
+
+def test_without_seqeval_a_note_stands_for_the_spans(
+    sequence_files: Path, tagger: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("seqeval", "seqeval.metrics", "seqeval.metrics.sequence_labeling"):
+        monkeypatch.setitem(sys.modules, name, None)
+    found = evaluated(run, tagger, sequence_files / "test.txt")
+    assert "span_f1" not in found["metrics"]
+    assert "token_error" in found["metrics"]
+    assert "pip install 'extremegp[sequences]'" in found["note"]
+    assert "F1 of spans is left out" in run("evaluate", tagger, sequence_files / "test.txt").stdout
+
+
+def test_labels_that_are_no_spans_have_no_f1(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    for part in ("train", "test"):
+        (tmp_path / f"{part}.txt").write_text(written([[(w, t) for w, t, _ in s] for s in columns(part)]))
+    assert run("train", tmp_path / "train.txt", *QUICK_TAGGER, "--out", tmp_path / "m").exit_code == 0
+    found = evaluated(run, tmp_path / "m", tmp_path / "test.txt")
+    assert (found["n_labels"], found["spans"], found["note"]) == (4, {}, None)
+    assert not any(name.startswith("span") for name in found["metrics"])
+
+
+@pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF")])
+def test_the_reliability_diagram_is_drawn(
+    sequence_files: Path, tagger: Path, tmp_path: Path, run: Run, suffix: str, start: bytes
+) -> None:
+    picture = tmp_path / f"calibration{suffix}"
+    assert run("evaluate", tagger, sequence_files / "test.txt", "--plot", picture, "--quiet").output == ""
+    assert picture.read_bytes().startswith(start)
+
+
+def test_separators_and_encodings_are_the_file_s(tmp_path: Path, run: Run) -> None:
+    # Blank cells and cells with spaces need a separator; é is one byte, and no UTF-8.
+    content = "caf\u00e9 noir\t\tX\u00e9\nth\u00e9\tn\tY\n\nth\u00e9\t\tY\ncaf\u00e9 noir\tn\tX\u00e9\n\n" * 4
+    (tmp_path / "train.txt").write_bytes(content.encode("latin-1"))
+    form = ("--separator", r"\t", "--encoding", "latin-1")
+    result = run("train", tmp_path / "train.txt", *QUICK_TAGGER, *form, "--out", tmp_path / "m")
+    assert r"TEST_DATA --separator '\t' --encoding latin-1" in result.stdout
+    assert extremegp.load(tmp_path / "m").classes_.tolist() == ["X\u00e9", "Y"]
+    assert evaluated(run, tmp_path / "m", tmp_path / "train.txt", *form)["metrics"]["token_error"] == 0
+    args = ("predict", tmp_path / "m", tmp_path / "train.txt", *form, "--out", tmp_path / "o.txt", "--quiet")
+    assert run(*args).output == ""
+    lines = (tmp_path / "o.txt").read_bytes().decode("latin-1").split("\n")
+    assert lines[:3] == ["caf\u00e9 noir\t\tX\u00e9\tX\u00e9", "th\u00e9\tn\tY\tY", ""]
+
+
+def test_models_of_the_library_without_columns_are_refused(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    model = SequenceGPClassifier(latents="linear-point", epochs=1, random_state=0, verbose=False)
+    model.fit([[{"word": word} for word, _, _ in tokens] for tokens in columns("train")], split("train")[1])
+    model.save(tmp_path / "m")
+    for command in ("evaluate", "predict"):
+        run.fails(command, tmp_path / "m", sequence_files / "test.txt", naming="has no template")
+
+
+def test_models_of_the_library_take_what_their_template_can_use(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    model = SequenceGPClassifier(template="U:%x[0,1]\nB", latents="linear-point", epochs=1, verbose=False)
+    model.fit(*split("train")).save(tmp_path / "m")
+    assert evaluated(run, tmp_path / "m", sequence_files / "test.txt")["n_sequences"] == 15
+    assert json.loads(run("info", tmp_path / "m", "--json", "-").stdout)["n_columns"] is None
+    run.fails("evaluate", tmp_path / "m", sequence_files / "bare.txt", naming="needs 2 or more and the label")
