@@ -34,14 +34,23 @@ D <= 30 in float32 for V = 23, D <= 330 in float64. Wider transitions, as with f
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator
-from typing import Any
-
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.autograd.function import once_differentiable
+
+from extremegp.chain_recursions import (
+    aligned,
+    best_paths,
+    canonical,
+    filter_by_products,
+    filter_in_logs,
+    log_filter_of,
+    log_partition_64,
+    mask_of,
+    product_dtype,
+    smooth_by_products,
+    smooth_in_logs,
+)
 
 
 def pad(values: Tensor, lengths: Int[Tensor, " S"], dim: int = -2) -> Tensor:
@@ -71,11 +80,7 @@ def unpad(padded: Tensor, lengths: Int[Tensor, " S"], dim: int = -2) -> Tensor:
 def _positions(lengths: Int[Tensor, " S"], longest: int | None = None) -> tuple[Int[Tensor, " B"], int]:
     """Where the elements of concatenated sequences lie in S x T, flattened; and T."""
     longest = int(lengths.max()) if longest is None else longest
-    return _mask(lengths, longest).flatten().nonzero().squeeze(1), longest
-
-
-def _mask(lengths: Int[Tensor, " S"], longest: int) -> Tensor:
-    return torch.arange(longest, device=lengths.device) < lengths.unsqueeze(1)
+    return mask_of(lengths, longest).flatten().nonzero().squeeze(1), longest
 
 
 def log_partition(
@@ -91,7 +96,7 @@ def log_partition(
         transitions: scores of pairs, shared or indexed (see the module).
         lengths: of the sequences.
     """
-    return _log_partition(unary, transitions, lengths).to(unary.dtype)
+    return log_partition_64(unary, transitions, lengths).to(unary.dtype)
 
 
 def path_score(
@@ -105,7 +110,7 @@ def sequence_log_prob(
     unary: Float[Tensor, "*R S T V"], transitions: Tensor, labels: Int[Tensor, "*R S T"], lengths: Int[Tensor, " S"]
 ) -> Float[Tensor, "*R S"]:
     """log p(y) = score(y) - log Z, the difference taken in float64. Arguments as `path_score`."""
-    log_prob = _path_score(unary, transitions, labels, lengths) - _log_partition(unary, transitions, lengths)
+    log_prob = _path_score(unary, transitions, labels, lengths) - log_partition_64(unary, transitions, lengths)
     return log_prob.to(unary.dtype)
 
 
@@ -114,13 +119,13 @@ def marginals(
     unary: Float[Tensor, "*R S T V"], transitions: Tensor, lengths: Int[Tensor, " S"]
 ) -> Float[Tensor, "*R S T V"]:
     """p(y_t = v), zero in the padding; without gradient. Arguments as `log_partition`."""
-    steps, packed, flat = _canonical(unary, transitions, lengths)
-    if (dtype := _product_dtype(steps, flat)) is not None:
-        smoothed, _, _ = _smooth_by_products(steps, _filter_by_products(steps, packed, flat, dtype)[0], flat)
+    steps, packed, flat = canonical(unary, transitions, lengths)
+    if (dtype := product_dtype(steps, flat)) is not None:
+        smoothed, _, _ = smooth_by_products(steps, filter_by_products(steps, packed, flat, dtype)[0], flat)
     else:
-        log_filter, _ = _filter_in_logs(steps, packed, flat)
+        log_filter, _ = filter_in_logs(steps, packed, flat)
         smoothed = log_filter.exp()
-        for _ in _smooth_in_logs(steps, log_filter, smoothed, flat):
+        for _ in smooth_in_logs(steps, log_filter, smoothed, flat):
             pass
     return steps.unpack(smoothed.to(unary.dtype))
 
@@ -130,10 +135,10 @@ def pair_marginals(
     unary: Float[Tensor, "*R S T V"], transitions: Tensor, lengths: Int[Tensor, " S"]
 ) -> Float[Tensor, "*R S T V V"]:
     """p(y_{t-1} = i, y_t = j), zero at t = 0 and in the padding; without gradient. Arguments as `log_partition`."""
-    steps, packed, flat = _canonical(unary, transitions, lengths)
-    log_filter = _log_filter(steps, packed, flat)
+    steps, packed, flat = canonical(unary, transitions, lengths)
+    log_filter = log_filter_of(steps, packed, flat)
     pairs = unary.new_zeros(steps.n_groups, steps.n_rows * steps.width, *unary.shape[-1:] * 2)
-    for t, current, conditional in _smooth_in_logs(steps, log_filter, log_filter.exp(), flat):
+    for t, current, conditional in smooth_in_logs(steps, log_filter, log_filter.exp(), flat):
         pairs.index_copy_(1, steps.tokens_of[t], (conditional * current.unsqueeze(-2)).to(unary.dtype))
     return pairs.view(*unary.shape, unary.shape[-1])
 
@@ -144,12 +149,12 @@ def entropy(unary: Float[Tensor, "*R S T V"], transitions: Tensor, lengths: Int[
 
     By the chain rule from the last label backwards, H[y_T] + sum_t H[y_{t-1} | y_t], a sum without negative terms.
     """
-    steps, packed, flat = _canonical(unary, transitions, lengths)
-    log_filter = _log_filter(steps, packed, flat)
+    steps, packed, flat = canonical(unary, transitions, lengths)
+    log_filter = log_filter_of(steps, packed, flat)
     terms = torch.zeros_like(log_filter[..., 0])
     terms[:, steps.last] = torch.special.entr(log_filter[:, steps.last].exp()).sum(-1)
     before = steps.split(terms)
-    for t, current, conditional in _smooth_in_logs(steps, log_filter, log_filter.exp(), flat):
+    for t, current, conditional in smooth_in_logs(steps, log_filter, log_filter.exp(), flat):
         before[t - 1][:, : steps.counts[t]] = (torch.special.entr(conditional).sum(-2) * current).sum(-1)
     return steps.unpack(terms).sum(-1, dtype=torch.float64).to(unary.dtype)
 
@@ -166,8 +171,8 @@ def sample(
         lengths: of the sequences.
         generator: of the random numbers, on the device of `unary`; None for the global one.
     """
-    steps, packed, flat = _canonical(unary, transitions, lengths)
-    log_filter = _log_filter(steps, packed, flat)
+    steps, packed, flat = canonical(unary, transitions, lengths)
+    log_filter = log_filter_of(steps, packed, flat)
     # The largest of the logarithms under Gumbel noise is a draw; given y_t, they are log p_{t-1} + transitions[:, y_t].
     perturbed = log_filter - torch.empty_like(log_filter).exponential_(generator=generator).log_()
     state = perturbed.index_select(1, steps.last).argmax(-1)
@@ -191,7 +196,7 @@ def viterbi(
 
     Runs in float64, so that rounding over long sequences decides no ties.
     """
-    labels, scores = _best(unary, transitions, lengths, 1)
+    labels, scores = best_paths(unary, transitions, lengths, 1)
     return labels.squeeze(-1), scores.squeeze(-1)
 
 
@@ -212,7 +217,7 @@ def k_best(
     """
     assert unary.ndim == 3, "k_best takes no draws"
     assert k >= 1, "k_best needs k >= 1"
-    labels, scores = _best(unary, transitions, lengths, k)
+    labels, scores = best_paths(unary, transitions, lengths, k)
     return labels.mT.contiguous(), scores
 
 
@@ -236,8 +241,8 @@ def piecewise_pseudo_likelihood(
         labels: y.
         lengths: of the sequences.
     """
-    transitions, indexed = _aligned(unary, transitions, lengths)
-    mask = _mask(lengths, unary.shape[-2])
+    transitions, indexed = aligned(unary, transitions, lengths)
+    mask = mask_of(lengths, unary.shape[-2])
     labels = labels.long().where(mask, 0)
     before, after, pairs = labels[:, :-1], labels[:, 1:], mask[:, 1:]
     logits = unary.masked_fill(~mask.unsqueeze(-1), 0.0)
@@ -264,8 +269,8 @@ def _at(values: Float[Tensor, "*R S T V"], labels: Int[Tensor, "*R S T"]) -> Flo
 
 
 def _path_score(unary: Tensor, transitions: Tensor, labels: Tensor, lengths: Tensor) -> Tensor:
-    transitions, indexed = _aligned(unary, transitions, lengths)
-    mask, n_labels = _mask(lengths, unary.shape[-2]), unary.shape[-1]
+    transitions, indexed = aligned(unary, transitions, lengths)
+    mask, n_labels = mask_of(lengths, unary.shape[-2]), unary.shape[-1]
     labels = labels.long().where(mask, 0).expand(unary.shape[:-1])
     score = _at(unary, labels).where(mask, 0.0).sum(-1, dtype=torch.float64)
     chosen = labels[..., :-1] * n_labels + labels[..., 1:]
@@ -275,247 +280,3 @@ def _path_score(unary: Tensor, transitions: Tensor, labels: Tensor, lengths: Ten
         pairs = transitions.expand(*unary.shape[:-3], -1, -1).flatten(-2).gather(-1, chosen.flatten(-2))
         pairs = pairs.view(chosen.shape)
     return score + pairs.where(mask[:, 1:], 0.0).sum(-1, dtype=torch.float64)
-
-
-def _log_partition(unary: Tensor, transitions: Tensor, lengths: Tensor) -> Tensor:
-    transitions, _ = _aligned(unary, transitions, lengths)
-    log_z: Tensor = _LogPartition.apply(unary, transitions, lengths)
-    return log_z
-
-
-def _aligned(unary: Tensor, transitions: Tensor, lengths: Tensor) -> tuple[Tensor, bool]:
-    """Transitions with all draws, or with none if they are the same for all draws; and whether they are indexed."""
-    *draws, n_sequences, width, n_labels = unary.shape
-    assert unary.dtype == transitions.dtype, f"{unary.dtype} unary scores, {transitions.dtype} transitions"
-    assert lengths.shape == (n_sequences,), f"{lengths.shape} lengths for unary scores of shape {unary.shape}"
-    indexed = transitions.ndim == unary.ndim + 1
-    tail = (n_sequences, width, n_labels, n_labels) if indexed else (n_labels, n_labels)
-    assert indexed or transitions.ndim in (2, unary.ndim - 1), (
-        f"transitions of shape {transitions.shape} are neither shared nor indexed for unary scores of {unary.shape}"
-    )
-    assert transitions.shape[-len(tail) :] == tail, f"transitions of shape {transitions.shape} where {tail} is needed"
-    return (transitions if transitions.ndim == 2 else transitions.expand(*draws, *tail)), indexed
-
-
-class _Steps:
-    """Sequences in packed form: G groups that differ in their transitions, N sequences in each, all of step 0 first.
-
-    Sequences are sorted from the longest down, so that step t concerns the first counts[t] of them, and no others; the
-    packed dimension has an element for every step of every sequence, B in all, and none for padding.
-
-    Attributes:
-        shape: of the padded form, "*R S T".
-        counts: how many sequences reach step t.
-        order: which sequence is at which place.
-        tokens: where packed elements lie in N x T; `tokens_of` those of each step.
-        previous: packed position of the step before, for all elements after step 0.
-        last: packed position of the last step of each sequence, in sorted order.
-    """
-
-    def __init__(self, shape: torch.Size, lengths: Int[Tensor, " S"], *, n_groups: int, indexed: bool) -> None:
-        self.shape, self.n_groups, self.indexed = shape, n_groups, indexed
-        self.width = shape[-1]
-        self.n_rows = math.prod(shape[:-1]) // n_groups
-        lengths, self.order = lengths.repeat(self.n_rows // len(lengths)).sort(descending=True, stable=True)
-        mask = _mask(lengths, int(lengths[0])).T
-        counts = mask.sum(1)
-        offsets = counts.cumsum(0) - counts
-        step, row = mask.nonzero().unbind(1)
-        self.counts: list[int] = counts.tolist()
-        self.tokens = self.order[row] * self.width + step
-        self.tokens_of = self.tokens.split_with_sizes(self.counts)
-        self.previous = offsets[step[self.n_rows :] - 1] + row[self.n_rows :]
-        self.last = offsets[lengths - 1] + torch.arange(self.n_rows, device=lengths.device)
-
-    def pack(self, padded: Float[Tensor, "*R S T V"]) -> Float[Tensor, "G B V"]:
-        return padded.reshape(self.n_groups, -1, padded.shape[-1]).index_select(1, self.tokens)
-
-    def unpack(self, packed: Tensor) -> Tensor:
-        """ "G B *V" as "*R S T *V", zero in the padding."""
-        padded = packed.new_zeros(self.n_groups, self.n_rows * self.width, *packed.shape[2:])
-        return padded.index_copy_(1, self.tokens, packed).view(*self.shape, *packed.shape[2:])
-
-    def split(self, packed: Tensor) -> tuple[Tensor, ...]:
-        """Views of the packed elements of every step."""
-        return tuple(packed.split_with_sizes(self.counts, 1))
-
-    def per_token(self, rows: Float[Tensor, "*R S"]) -> Float[Tensor, "G B 1"]:
-        """A number of every sequence at every packed element."""
-        return rows.reshape(self.n_groups, -1, 1).index_select(1, self.tokens // self.width)
-
-    def flat(self, transitions: Tensor) -> Tensor:
-        """ "G V V" if shared, "N*T V V" if indexed."""
-        return transitions.reshape(-1, *transitions.shape[-2:])
-
-    def transitions(self, flat: Tensor, t: int) -> Tensor:
-        """Those into step t, broadcasting to "G counts[t] V V"."""
-        return flat.index_select(0, self.tokens_of[t]).unsqueeze(0) if self.indexed else flat.unsqueeze(1)
-
-
-def _canonical(unary: Tensor, transitions: Tensor, lengths: Tensor) -> tuple[_Steps, Tensor, Tensor]:
-    transitions, indexed = _aligned(unary, transitions, lengths)
-    n_groups = 1 if indexed else math.prod(transitions.shape[:-2])
-    steps = _Steps(unary.shape[:-1], lengths, n_groups=n_groups, indexed=indexed)
-    return steps, steps.pack(unary), steps.flat(transitions)
-
-
-class _LogPartition(torch.autograd.Function):
-    """log Z in float64."""
-
-    @staticmethod
-    def forward(ctx: Any, unary: Tensor, transitions: Tensor, lengths: Tensor) -> Tensor:
-        steps, packed, flat = _canonical(unary, transitions, lengths)
-        ctx.steps, ctx.dtype = steps, _product_dtype(steps, flat)
-        if ctx.dtype is not None:
-            filtered, log_normalizers = _filter_by_products(steps, packed, flat, ctx.dtype)
-        else:
-            filtered, log_normalizers = _filter_in_logs(steps, packed, flat)
-        ctx.save_for_backward(filtered, transitions)
-        return steps.unpack(log_normalizers).sum(-1, dtype=torch.float64)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor | None, None]:
-        filtered, transitions = ctx.saved_tensors
-        steps: _Steps = ctx.steps
-        flat, weights = steps.flat(transitions), steps.per_token(grad.to(filtered.dtype))
-        by_transitions = torch.zeros_like(flat) if ctx.needs_input_grad[1] else None
-        if ctx.dtype is not None:
-            smoothed, before, ratios = _smooth_by_products(steps, filtered, flat)
-            if by_transitions is not None:
-                sums = torch.bmm(before.mT, ratios.mul_(weights[:, steps.n_rows :]))
-                by_transitions.copy_(sums.mul_(_scaled(flat, filtered.dtype)[0]))
-        else:
-            smoothed = filtered.exp()
-            weights_of = steps.split(weights)
-            for t, current, conditional in _smooth_in_logs(steps, filtered, smoothed, flat):
-                if by_transitions is not None and steps.indexed:
-                    pairs = conditional.mul_((current * weights_of[t]).unsqueeze(-2))
-                    by_transitions.index_copy_(0, steps.tokens_of[t], pairs.squeeze(0))
-                elif by_transitions is not None:
-                    by_transitions += conditional.mul_((current * weights_of[t]).unsqueeze(-2)).sum(1)
-        by_unary = steps.unpack(smoothed.mul_(weights).to(transitions.dtype))
-        return by_unary, None if by_transitions is None else by_transitions.view(transitions.shape), None
-
-
-def _product_dtype(steps: _Steps, flat: Tensor) -> torch.dtype | None:
-    """The type in which shared transitions may be exponentiated; None where no type is wide enough (see the module)."""
-    if steps.indexed:
-        return None
-    spread = float((flat.amax(-2) - flat.amin(-2)).max())
-    for dtype in (flat.dtype, torch.float64):
-        info = torch.finfo(dtype)
-        if 2 * spread <= math.log(info.eps / info.tiny) - math.log(4 * flat.shape[-1] ** 3):
-            return dtype
-    return None
-
-
-def _scaled(flat: Float[Tensor, "G V V"], dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    """e^{transitions} less the maximum of each column, and these maxima."""
-    flat = flat.to(dtype)
-    highest = flat.amax(-2, keepdim=True)
-    return (flat - highest).exp_(), highest
-
-
-def _filter_by_products(
-    steps: _Steps, packed: Float[Tensor, "G B V"], flat: Float[Tensor, "G V V"], dtype: torch.dtype
-) -> tuple[Float[Tensor, "G B V"], Float[Tensor, "G B"]]:
-    """The filter and its log normalisers."""
-    factors, highest = _scaled(flat, dtype)
-    scores = packed.to(dtype, copy=True)
-    scores[:, steps.n_rows :] += highest
-    shift = scores.amax(-1, keepdim=True)
-    filtered = scores.sub_(shift).exp_()
-    sums = torch.empty_like(shift)
-    filtered_of, sums_of = steps.split(filtered), steps.split(sums)
-    for t, count in enumerate(steps.counts):
-        if t > 0:
-            filtered_of[t].mul_(torch.bmm(filtered_of[t - 1][:, :count], factors))
-        torch.sum(filtered_of[t], -1, keepdim=True, out=sums_of[t])
-        filtered_of[t].div_(sums_of[t])
-    return filtered, (sums.log_() + shift).squeeze(-1)
-
-
-def _smooth_by_products(
-    steps: _Steps, filtered: Float[Tensor, "G B V"], flat: Float[Tensor, "G V V"]
-) -> tuple[Float[Tensor, "G B V"], Float[Tensor, "G B-N V"], Float[Tensor, "G B-N V"]]:
-    """Marginals m_t; p_{t-1} and m_t / s_t for t > 0, whose products with e^{transitions} are the pair marginals."""
-    factors, _ = _scaled(flat, filtered.dtype)
-    previous = filtered.index_select(1, steps.previous)
-    ratios = torch.bmm(previous, factors).reciprocal_()
-    smoothed = filtered.clone()
-    smoothed_of, ratios_of = steps.split(smoothed), ratios.split_with_sizes(steps.counts[1:], 1)
-    for t in reversed(range(1, len(steps.counts))):
-        ratios_of[t - 1].mul_(smoothed_of[t])
-        smoothed_of[t - 1][:, : steps.counts[t]].mul_(torch.bmm(ratios_of[t - 1], factors.mT))
-    # The recursion is linear in m: what rounding does to its sum can be undone at the end.
-    sums = smoothed.sum(-1, keepdim=True)
-    return smoothed.div_(sums), previous, ratios.div_(sums[:, steps.n_rows :])
-
-
-def _filter_in_logs(
-    steps: _Steps, packed: Float[Tensor, "G B V"], flat: Tensor
-) -> tuple[Float[Tensor, "G B V"], Float[Tensor, "G B"]]:
-    """The logarithm of the filter, and its log normalisers."""
-    log_filter, log_normalizers = packed.clone(), torch.empty_like(packed[..., :1])
-    filter_of, normalizers_of = (steps.split(part) for part in (log_filter, log_normalizers))
-    for t, count in enumerate(steps.counts):
-        if t > 0:
-            scores = filter_of[t - 1][:, :count].unsqueeze(-1) + steps.transitions(flat, t)
-            filter_of[t].add_(scores.logsumexp(-2))
-        torch.logsumexp(filter_of[t], -1, keepdim=True, out=normalizers_of[t])
-        filter_of[t].sub_(normalizers_of[t])
-    return log_filter, log_normalizers.squeeze(-1)
-
-
-def _smooth_in_logs(
-    steps: _Steps, log_filter: Float[Tensor, "G B V"], smoothed: Float[Tensor, "G B V"], flat: Tensor
-) -> Iterator[tuple[int, Float[Tensor, "G n V"], Float[Tensor, "G n V V"]]]:
-    """Turns the filter `smoothed` into marginals, in place, from the last step to the first.
-
-    On its way it yields t, p(y_t = j) and p(y_{t-1} = i | y_t = j) [i, j], for all t > 0.
-    """
-    log_filter_of, smoothed_of = (steps.split(part) for part in (log_filter, smoothed))
-    for t in reversed(range(1, len(steps.counts))):
-        before, current = smoothed_of[t - 1][:, : steps.counts[t]], smoothed_of[t]
-        scores = log_filter_of[t - 1][:, : steps.counts[t]].unsqueeze(-1) + steps.transitions(flat, t)
-        conditional = scores.softmax(-2)
-        sums = (conditional * current.unsqueeze(-2)).sum(-1)
-        torch.div(sums, sums.sum(-1, keepdim=True), out=before)
-        yield t, current, conditional
-
-
-def _log_filter(steps: _Steps, packed: Float[Tensor, "G B V"], flat: Tensor) -> Float[Tensor, "G B V"]:
-    if (dtype := _product_dtype(steps, flat)) is None:
-        return _filter_in_logs(steps, packed, flat)[0]
-    return _filter_by_products(steps, packed, flat, dtype)[0].log_()
-
-
-def _best(unary: Tensor, transitions: Tensor, lengths: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k best labellings, "*R S T k", and their scores, "*R S k"; a state of the recursion is label * k + rank."""
-    steps, packed, flat = _canonical(unary, transitions, lengths)
-    packed, flat, n_labels = packed.double(), flat.double(), unary.shape[-1]
-    unary_of = steps.split(packed)
-    scores = packed.new_full((steps.n_groups, steps.n_rows, n_labels, k), -math.inf)
-    scores[..., 0] = unary_of[0]
-    origins: list[Tensor] = []
-    for t, count in enumerate(steps.counts[1:], 1):
-        # Sequences that have ended keep their scores.
-        active = scores[:, :count]
-        candidates = (active.unsqueeze(-1) + steps.transitions(flat, t).unsqueeze(-2)).flatten(2, 3)
-        best, origin = candidates.topk(k, dim=2) if k > 1 else candidates.max(2, keepdim=True)
-        torch.add(best.mT, unary_of[t].unsqueeze(-1), out=active)
-        origins.append(origin.mT.flatten(2))
-    final, state = scores.flatten(2).topk(k, dim=-1)
-    labels = torch.empty(*packed.shape[:2], k, dtype=torch.int64, device=packed.device)
-    labels_of = steps.split(labels)
-    for t in reversed(range(len(steps.counts))):
-        active = state[:, : steps.counts[t]]
-        labels_of[t].copy_(active // k)
-        if t > 0:
-            active.copy_(origins[t - 1].gather(2, active))
-    scores = torch.empty_like(final)
-    scores[:, steps.order] = final
-    scores = scores.view(*steps.shape[:-1], k)
-    padded = steps.unpack(labels + 1) - 1
-    return padded.where((scores > -math.inf).unsqueeze(-2), -1), scores.to(unary.dtype)

@@ -61,6 +61,8 @@ class LinearFunctions(Latents):
 class _ConditionedLinear(ConditionedLatents):
     def __init__(self, latents: LinearFunctions) -> None:
         self.latents, self.width = latents, latents.n_functions
+        # A point draws nothing.
+        self.alike = latents.log_ratio is None
 
     def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
         latents = functions_of(self.latents, functions)
