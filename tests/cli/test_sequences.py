@@ -283,9 +283,9 @@ def test_models_of_the_library_without_columns_are_refused(sequence_files: Path,
         run.fails(command, tmp_path / "m", sequence_files / "test.txt", naming="has no template")
 
 
-def test_models_of_the_library_take_what_their_template_can_use(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+def test_models_of_the_library_know_their_columns_too(sequence_files: Path, tmp_path: Path, run: Run) -> None:
     model = SequenceGPClassifier(template="U:%x[0,1]\nB", latents="linear-point", epochs=1, verbose=False)
     model.fit(*split("train")).save(tmp_path / "m")
     assert evaluated(run, tmp_path / "m", sequence_files / "test.txt")["n_sequences"] == 15
-    assert json.loads(run("info", tmp_path / "m", "--json", "-").stdout)["n_columns"] is None
-    run.fails("evaluate", tmp_path / "m", sequence_files / "bare.txt", naming="needs 2 or more and the label")
+    assert json.loads(run("info", tmp_path / "m", "--json", "-").stdout)["n_columns"] == 2
+    run.fails("evaluate", tmp_path / "m", sequence_files / "bare.txt", naming="was trained on 2 and the label")

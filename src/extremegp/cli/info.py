@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from extremegp.__about__ import __version__
 from extremegp.cli.common import JsonOption, ModelArgument, QuietOption, Report, label_names, load_model, words_for
-from extremegp.cli.sequences import columns_of
 
 if TYPE_CHECKING:
     from extremegp.data import Template
@@ -36,7 +35,7 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
     of_columns: dict[str, Any] = {}
     if isinstance(classifier, SequenceGPClassifier):
         template = classifier.features_.template
-        of_columns = {"n_columns": columns_of(classifier), "template": template and str(template)}
+        of_columns = {"n_columns": classifier.features_.n_columns, "template": template and str(template)}
     files = {path.name: path.stat().st_size for path in sorted(model.iterdir())}
     training = {
         rows: classifier.n_rows_,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from extremegp.data import FloatMatrix, Template
+    from extremegp.data import FloatMatrix
     from extremegp.estimators import SequenceGPClassifier
     from extremegp.sequence_prediction import Block
 
@@ -54,7 +53,6 @@ ProbabilitiesOption = Annotated[
 ]
 
 # A comment that the template of a model starts with: a template alone does not tell how many columns there were.
-_HEADER = re.compile(r"# columns: ([1-9][0-9]{0,4})\n")
 _BLANKS = b" \t"
 _DOCUMENT_START = b"-DOCSTART-"
 
@@ -141,18 +139,6 @@ def counted(n: int, what: str) -> str:
     return f"{n} {what}" if n == 1 else f"{n} {what}s"
 
 
-def with_columns(template: Template, n_columns: int) -> str:
-    """The text of a template that tells `columns_of` how many columns tokens had in training."""
-    return f"# columns: {n_columns}\n{template}"
-
-
-def columns_of(classifier: SequenceGPClassifier) -> int | None:
-    """How many columns beside the label training had; None if the model does not tell."""
-    template = classifier.template
-    header = _HEADER.match(template) if isinstance(template, str) else None
-    return None if header is None else int(header[1])
-
-
 def check_width(classifier: SequenceGPClassifier, model: Path, data: Path, form: ColumnFormat, labelled: bool) -> None:
     """Refuse a file whose columns are not those of training, before it is read.
 
@@ -172,16 +158,13 @@ def check_width(classifier: SequenceGPClassifier, model: Path, data: Path, form:
         raise SettingsError(
             f"{model} has no template, so files in columns do not have its features; use it from Python"
         )
-    width, known = form.width(data), columns_of(classifier)
-    if known is None:
-        fits, wanted = width >= template.n_columns + labelled, f"needs {template.n_columns} or more"
-    else:
-        fits, wanted = width in ((known + 1,) if labelled else (known, known + 1)), f"was trained on {known}"
-    if not fits:
+    width, known = form.width(data), classifier.features_.n_columns
+    assert known is not None
+    if width not in ((known + 1,) if labelled else (known, known + 1)):
         beside = "and the label" if labelled else "(one more with the label)"
         raise DataError(
-            f"the line has {counted(width, 'column')}, but {model} {wanted} {beside}; correct the file, or name what "
-            "separates columns by --separator",
+            f"the line has {counted(width, 'column')}, but {model} was trained on {known} {beside}; correct the file, "
+            "or name what separates columns by --separator",
             path=data,
             line=first_token_line(data),
         )

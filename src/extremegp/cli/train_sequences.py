@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from extremegp.cli.app import say
 from extremegp.cli.common import Report
 from extremegp.cli.fitting import check_destination, checkpoint_of, fit, save, summarise
-from extremegp.cli.sequences import ColumnFormat, counted, first_token_line, with_columns
+from extremegp.cli.sequences import ColumnFormat, counted, first_token_line
 from extremegp.errors import DataError
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def train_sequences(
             )
     else:
         _check_columns(template, template_file, n_columns, data)
-    classifier.set_params(template=with_columns(template, n_columns))
+    classifier.set_params(template=str(template))
     if valid is not None and (width := form.width(valid)) != n_columns + 1:
         raise DataError(
             f"the line has {counted(width, 'column')}, but {data} has {n_columns + 1}",

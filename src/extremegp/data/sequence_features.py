@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from itertools import chain
 from typing import Any, Literal, get_args
 
@@ -36,6 +36,7 @@ class SequenceFeatures:
 
     Attributes:
         n_features_in: D.
+        n_columns: of the rows that a template expands, as the first of training has them; None without one.
     """
 
     kind = "sequences"
@@ -54,6 +55,7 @@ class SequenceFeatures:
         self._tokens: TokenFeatures | None = TokenFeatures(min_count, hash_size)
         self._weights = np.ones(0, dtype=np.float32)
         self.n_features_in = 0
+        self.n_columns: int | None = None
 
     @property
     def names(self) -> list[str] | None:
@@ -94,15 +96,25 @@ class SequenceFeatures:
     def _read(self, X: Any) -> tuple[Any, bool]:
         """The sequences, expanded by the template if there is one, and whether they are matrices."""
         if isinstance(X, (str, bytes)) or issparse(X) or not isinstance(X, Iterable):
-            return X, False
+            return X, issparse(X)
         if self.template is not None:
-            return map(self._expanded, X), False
+            return (self._expanded(sequence, s) for s, sequence in enumerate(X)), False
         X = list(X)
         return X, bool(X) and all(issparse(part) or isinstance(part, np.ndarray) for part in X)
 
-    def _expanded(self, sequence: Any) -> list[list[str]]:
+    def _expanded(self, sequence: Any, s: int) -> list[list[str]]:
         assert self.template is not None
-        unary = self.template.expand(sequence)
+        if isinstance(sequence, (str, bytes, Mapping)) or not isinstance(sequence, Iterable):
+            raise DataError(
+                f"sequence {s} (counted from 0) must be a list of tokens, rows of columns, not "
+                f"{type(sequence).__name__}; for one sequence of tokens pass [tokens]"
+            )
+        sequence = list(sequence)
+        try:
+            unary = self.template.expand(sequence)
+        except DataError as error:
+            raise DataError(f"in sequence {s} (counted from 0), {error}") from None
+        self.n_columns = self.n_columns or max(map(len, sequence[:1]), default=None)
         if not self.template.indexed:
             return unary
         return [list(chain(*parts)) for parts in zip(unary, self.template.expand_binary(sequence), strict=True)]
@@ -118,6 +130,7 @@ class SequenceFeatures:
             "n_features": self.n_features_in,
             "weighting": self.weighting,
             "template": None if self.template is None else str(self.template),
+            "n_columns": self.n_columns,
             "tokens": None,
         }
         if self._tokens is not None:
@@ -135,27 +148,42 @@ class SequenceFeatures:
         if not isinstance(config, dict) or config.get("kind") != cls.kind:
             raise ModelFormatError("the stored features step is not one of sequences")
         template = config.get("template")
+        if not isinstance(template, (str, type(None))):
+            raise ModelFormatError(f"the stored features step has a template of the type {type(template).__name__}")
         try:
-            features = cls(weighting=config.get("weighting"), template=template and Template.parse(template))  # type: ignore[arg-type]
-        except (ExtremeGPError, TypeError, AttributeError) as error:
+            features = cls(
+                weighting=config.get("weighting"),  # type: ignore[arg-type]
+                template=None if template is None else Template.parse(template),
+            )
+        except ExtremeGPError as error:
             raise ModelFormatError(f"the stored features step is altered: {error}") from error
         tokens, n_features, weights = config.get("tokens"), config.get("n_features"), arrays.get("weights")
         features._tokens = None if tokens is None else TokenFeatures.from_state(tokens, arrays)
         if not isinstance(n_features, int) or isinstance(n_features, bool) or n_features < 1:
             raise ModelFormatError(f"the stored features step has n_features {n_features!r}, not a positive integer")
-        if features._tokens is not None and features._tokens.n_features != n_features:
+        if template is not None if features._tokens is None else features._tokens.n_features != n_features:
             raise ModelFormatError("the stored features step contradicts itself")
         if weights is None or weights.shape != (n_features,) or weights.dtype != np.float32:
             raise ModelFormatError(f"the stored features step has not {n_features} weights")
         if not np.isfinite(weights).all():
             raise ModelFormatError("the stored features step has weights that are not finite")
         features._weights = weights
+        n_columns, least = config.get("n_columns"), 0 if features.template is None else features.template.n_columns
+        if (n_columns is None) != (features.template is None) or not isinstance(n_columns or least, int):
+            raise ModelFormatError(f"the stored features step has n_columns {n_columns!r}, which its template lacks")
+        if (n_columns or 0) < least:
+            raise ModelFormatError(f"the stored template needs {least} columns, not n_columns {n_columns!r}")
+        features.n_columns = n_columns
         features.n_features_in = n_features
         return features
 
 
 def _weights(x: FloatMatrix, weighting: Weighting) -> NDArray[np.float32]:
-    squares = np.asarray(x.multiply(x).sum(axis=0) if issparse(x) else np.square(x).sum(axis=0), np.float64).ravel()
+    # The square of a number of float32 may be too large for float32, or too small.
+    if issparse(x):
+        squares = np.bincount(x.indices, np.square(x.data, dtype=np.float64), minlength=x.shape[1])
+    else:
+        squares = np.einsum("nd,nd->d", x, x, dtype=np.float64)
     weights = np.ones(x.shape[1])
     if weighting == "idf":
         counts = (x.getnnz(axis=0) if issparse(x) else np.count_nonzero(x, axis=0)).astype(np.float64)

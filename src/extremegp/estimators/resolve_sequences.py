@@ -50,10 +50,11 @@ def sequence_features(params: dict[str, Any]) -> SequenceFeatures:
             'the template has B lines with %x[..], whose transitions depend on the input: use transitions="indexed" '
             "(SDGP2), or a bare B"
         )
+    hash_size = params["hash_size"]
     return SequenceFeatures(
         template=template,
-        min_count=params["min_count"],
-        hash_size=params["hash_size"],
+        min_count=number("min_count", params["min_count"], low=1, integer=True),
+        hash_size=None if hash_size is None else number("hash_size", hash_size, low=1, integer=True),
         weighting=choice("weighting", params["weighting"], WEIGHTINGS),
     )
 
@@ -84,9 +85,9 @@ def sequence_settings(params: dict[str, Any], sizes: SequenceSizes) -> SequenceS
             kernel=kernel,
             ard=params["ard"],
             frequencies=params["frequencies"],
-            n_layers=params["n_layers"],
-            n_hidden=params["n_hidden"],
-            n_random_features=params["n_random_features"],
+            n_layers=number("n_layers", params["n_layers"], low=1, integer=True),
+            n_hidden=number("n_hidden", params["n_hidden"], low=1, integer=True),
+            n_random_features=number("n_random_features", params["n_random_features"], low=1, integer=True),
             n_reduced=0 if n_reduced is None else number("n_reduced", n_reduced, low=1, integer=True),
             feed_forward=params["feed_forward"],
             n_inducing=min(number("n_inducing", params["n_inducing"], low=1, integer=True), sizes.n_rows),
