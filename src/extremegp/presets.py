@@ -279,7 +279,7 @@ def _d(table: str, errors: tuple[float, ...], unstruct: tuple[float, ...], *stru
     return SequenceFigures(f"D Table {table}", *(dict(zip(_SETS, part, strict=False)) for part in parts))
 
 
-_STRUCTURED = {"latents": "random-features", "n_random_features": 1000, "ard": True, "n_hidden": 1}
+_STRUCTURED = {"latents": "random-features", "n_random_features": 1000, "ard": True, "n_hidden": 1, "kl_weight": 1.0}
 _FREEZE = {"frequencies_from": 0.1, "hyperparameters_from": 0.3}
 _OMEGA = {"": "var-fixed", "-PF": "prior-fixed", "-VR": "var-resampled"}
 _FEATURES = {"": ("arccos1", "arc-cosine kernel"), "-RBF": ("se", "squared exponential kernel")}
@@ -332,12 +332,18 @@ def _sequence_presets() -> dict[str, Preset[SequenceFigures]]:
                 )
     others: dict[str, tuple[dict[str, Any], str, str, SequenceFigures | None]] = {
         "GP-VAR": (
-            {"latents": "gp", "kernel": "linear", "posterior": "full", "transitions": "gaussian"},
+            {"latents": "gp", "kernel": "linear", "posterior": "full", "transitions": "gaussian", "kl_weight": 1.0},
             "GP-Var of Galliani et al. (2016), in D section 5.3.1",
             "sparse Gaussian process with the linear kernel, Gaussian transitions",
             SequenceFigures(
                 "D Table 5.6", {"segmentation": 14.5}, {"basenp": 603, "chunking": 407, "japanesene": 339}, {}
             ),
+        ),
+        "GP-ARCCOS": (
+            {"latents": "gp", "kernel": "arccos0", "weighting": "idf", "n_inducing": 1500, "transitions": "gaussian"},
+            "none, beyond the papers",
+            "sparse Gaussian process with the arc-cosine kernel of order 0 on weighted features, a cold posterior",
+            None,
         ),
         "CRF": (
             {"latents": "linear-point", "transitions": "point"},

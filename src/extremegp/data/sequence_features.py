@@ -113,8 +113,8 @@ class SequenceFeatures:
         try:
             unary = self.template.expand(sequence)
         except DataError as error:
-            raise DataError(f"in sequence {s} (counted from 0), {error}") from None
-        self.n_columns = self.n_columns or max(map(len, sequence[:1]), default=None)
+            raise DataError(f"in sequence {s}, {error}") from None
+        self.n_columns = self.n_columns or (len(sequence[0]) if sequence else None)
         if not self.template.indexed:
             return unary
         return [list(chain(*parts)) for parts in zip(unary, self.template.expand_binary(sequence), strict=True)]
@@ -158,21 +158,21 @@ class SequenceFeatures:
         except ExtremeGPError as error:
             raise ModelFormatError(f"the stored features step is altered: {error}") from error
         tokens, n_features, weights = config.get("tokens"), config.get("n_features"), arrays.get("weights")
+        if tokens is None and template is not None:
+            raise ModelFormatError("the stored features step has a template, but no features for it to expand to")
         features._tokens = None if tokens is None else TokenFeatures.from_state(tokens, arrays)
         if not isinstance(n_features, int) or isinstance(n_features, bool) or n_features < 1:
             raise ModelFormatError(f"the stored features step has n_features {n_features!r}, not a positive integer")
-        if template is not None if features._tokens is None else features._tokens.n_features != n_features:
+        if features._tokens is not None and features._tokens.n_features != n_features:
             raise ModelFormatError("the stored features step contradicts itself")
         if weights is None or weights.shape != (n_features,) or weights.dtype != np.float32:
             raise ModelFormatError(f"the stored features step has not {n_features} weights")
         if not np.isfinite(weights).all():
             raise ModelFormatError("the stored features step has weights that are not finite")
         features._weights = weights
-        n_columns, least = config.get("n_columns"), 0 if features.template is None else features.template.n_columns
-        if (n_columns is None) != (features.template is None) or not isinstance(n_columns or least, int):
+        n_columns, least = config.get("n_columns"), None if features.template is None else features.template.n_columns
+        if n_columns is not None if least is None else type(n_columns) is not int or n_columns < least:
             raise ModelFormatError(f"the stored features step has n_columns {n_columns!r}, which its template lacks")
-        if (n_columns or 0) < least:
-            raise ModelFormatError(f"the stored template needs {least} columns, not n_columns {n_columns!r}")
         features.n_columns = n_columns
         features.n_features_in = n_features
         return features
@@ -186,7 +186,8 @@ def _weights(x: FloatMatrix, weighting: Weighting) -> NDArray[np.float32]:
         squares = np.einsum("nd,nd->d", x, x, dtype=np.float64)
     weights = np.ones(x.shape[1])
     if weighting == "idf":
-        counts = (x.getnnz(axis=0) if issparse(x) else np.count_nonzero(x, axis=0)).astype(np.float64)
+        # A matrix of the user may store zeros.
+        counts = np.bincount(x.indices[x.data != 0], minlength=x.shape[1]) if issparse(x) else (x != 0).sum(axis=0)
         weights = np.log1p(x.shape[0] / np.maximum(counts, 1))
     mean = float(squares @ weights**2) / x.shape[0]
-    return np.asarray(weights / np.sqrt(mean) if mean else weights, dtype=np.float32)
+    return np.asarray(np.minimum(weights / np.sqrt(mean or 1.0), np.finfo(np.float32).max), dtype=np.float32)

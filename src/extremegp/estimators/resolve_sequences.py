@@ -20,7 +20,10 @@ _MOST_FEATURES = 50_000
 _REDUCED = 100
 # Steps that bring a model from its start to where more steps change little, by latents.
 _STEPS = {"random-features": 1000, "gp": 300, "linear": 400, "linear-mean-field": 400, "linear-point": 300}
-_RATES = {"random-features": 0.01, "gp": 0.02, "linear": 0.3, "linear-mean-field": 0.3, "linear-point": 0.3}
+_RATES = {"random-features": 0.01, "gp": 0.05, "linear": 0.3, "linear-mean-field": 0.3, "linear-point": 0.3}
+
+# Factorised posteriors of functions that share their weights are too wide: less KL predicts better.
+_KL_WEIGHTS = {"random-features": 0.3, "gp": 0.1}
 
 
 class SequenceSizes(NamedTuple):
@@ -68,7 +71,7 @@ def sequence_settings(params: dict[str, Any], sizes: SequenceSizes) -> SequenceS
     latents = choice("latents", params["latents"], SEQUENCE_LATENTS)
     kernel = params["kernel"]
     if kernel == "auto":
-        kernel = "arccos1" if latents == "random-features" else "linear"
+        kernel = {"random-features": "arccos1", "gp": "arccos0"}.get(latents, "linear")
     n_reduced = params["n_reduced"]
     if n_reduced == "auto":
         wide = sizes.n_features > _MOST_FEATURES or params["n_layers"] != 1
@@ -148,15 +151,18 @@ def sequence_training(
     if rate == "auto":
         rate = _RATES[model.latents]
     optimizer = choice("optimizer", params["optimizer"], ("auto", "natural", "adam"))
-    step = params["natural_step"]
+    step, kl_weight = params["natural_step"], params["kl_weight"]
+    if kl_weight == "auto":
+        kl_weight = _KL_WEIGHTS.get(model.latents, 1.0)
     budget, patience = params["time_budget"], params["patience"]
     return TrainingSettings(
         epochs=number("epochs", epochs, low=1, integer=True),
         batch_size=batch_size,
         learning_rate=number("learning_rate", rate, low=0, open_low=True),
-        optimizer="natural" if optimizer == "auto" else optimizer,
+        # The gradient of a covariance by draws is too noisy for natural steps.
+        optimizer="adam" if optimizer == "auto" else optimizer,
         natural_step=0.05 if step == "auto" else number("natural_step", step, low=0, high=1, open_low=True),
-        kl_weight=number("kl_weight", params["kl_weight"], low=0),
+        kl_weight=number("kl_weight", kl_weight, low=0),
         n_draws=number("n_train_draws", params["n_train_draws"], low=1, high=10_000, integer=True),
         frequencies_from=number("frequencies_from", params["frequencies_from"], low=0, high=1),
         hyperparameters_from=number("hyperparameters_from", params["hyperparameters_from"], low=0, high=1),

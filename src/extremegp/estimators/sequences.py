@@ -80,7 +80,7 @@ class SequenceGPClassifier(GPEstimator):
         objective: "exact" likelihood of sequences, or "pseudo-likelihood", by pieces, for many labels (D 4.5.3).
         prior_variance: of a linear function at a token of average length; "linear-point" keeps it, others learn it.
         kernel: "arccos1" or "se" for random features, or any kernel of `MultiClassGPClassifier` for a sparse GP; "auto"
-            is arc-cosine and linear.
+            is "arccos1", and "arccos0".
         ard: random features with a lengthscale for every input.
         frequencies: "prior-fixed", "var-fixed" or "var-resampled": how the spectral frequencies are learnt (D 4.4).
         n_layers: layers of random features.
@@ -91,7 +91,9 @@ class SequenceGPClassifier(GPEstimator):
         feed_forward: give the inputs to every layer.
         n_inducing: M, at most the number of training tokens.
         posterior: family of q(u) of a sparse GP.
-        kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior).
+        kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior),
+            which predicts better where the posterior is factorised; "auto" is 0.3 for random features, 0.1 for a sparse
+            GP, and 1 for linear functions.
         n_draws: draws of the posterior that predictions average.
         n_train_draws: draws of a training step in the second half of training; one in the first.
         decoding: what `predict` gives: the most probable label of every token ("max-marginal", fewest wrong labels), or
@@ -99,7 +101,7 @@ class SequenceGPClassifier(GPEstimator):
         epochs: passes over the data; "auto" makes as many steps as the latents need.
         batch_size: sequences per step; "auto" are those of about 2000 tokens.
         learning_rate: peak of the one-cycle schedule; "auto" depends on the latents.
-        optimizer: "natural" gradients where the posterior has them, or "adam" for everything.
+        optimizer: "adam" for everything, which "auto" is, or "natural" gradients where the posterior has them.
         natural_step: peak of the same schedule for natural gradients.
         frequencies_from: share of the steps after which spectral frequencies move, if they are learnt.
         hyperparameters_from: the same of lengthscales and amplitudes of random features.
@@ -157,8 +159,8 @@ class SequenceGPClassifier(GPEstimator):
         n_reduced: int | Literal["auto"] | None = "auto",
         feed_forward: bool = True,
         n_inducing: int = 500,
-        posterior: str = "full",
-        kl_weight: float = 1.0,
+        posterior: str = "mean-field",
+        kl_weight: float | Literal["auto"] = "auto",
         n_draws: int = 100,
         n_train_draws: int = 1,
         decoding: Decoding = "max-marginal",
