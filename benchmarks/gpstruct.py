@@ -53,6 +53,7 @@ def main() -> None:
     runs = _read(args.json)
     for name in args.sets:
         data, folds = sequence_data.gpstruct(args.data, name)
+        labels = sorted({label for sequence in data.y for label in sequence})
         rows = []
         for method in methods:
             own = [
@@ -62,6 +63,7 @@ def main() -> None:
                     method,
                     given,
                     fold,
+                    labels,
                     args.json,
                 )
                 for number, fold in enumerate(folds[: args.folds])
@@ -80,13 +82,14 @@ def _run(
     method: str,
     given: dict[str, Any],
     fold: tuple[sequence_data.Labelled, sequence_data.Labelled],
+    labels: list[str],
     path: Path | None,
 ) -> dict[str, float]:
     if key not in runs:
         preset = SEQUENCE_PRESETS.get(method)
         parameters = {**(preset.settings if preset else {}), **given}
-        made = sequence_data.PEERS.get(method) or sequence_data.estimator(parameters)
-        runs[key] = sequence_data.measure(made, *fold)
+        made = sequence_data.PEERS.get(method) or sequence_data.estimator(parameters, labels)
+        runs[key] = sequence_data.measure(made, *fold, labels)
         if path is not None:
             path.write_text(json.dumps({"runs": runs}) + "\n", encoding="utf-8")
     found: dict[str, float] = runs[key]

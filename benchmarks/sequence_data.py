@@ -69,15 +69,15 @@ def conll2000(folder: Path, template: Template, limit: int | None = None) -> tup
     return parts[0], parts[1]
 
 
-def estimator(parameters: dict[str, Any], fitted: list[SequenceGPClassifier] | None = None) -> Method:
-    """`SequenceGPClassifier` with these parameters; keeps the fitted ones in a list."""
+def estimator(parameters: dict[str, Any], labels: Sequence[str] | None = None) -> Method:
+    """`SequenceGPClassifier` with these parameters, told of these labels."""
 
     def answer(train: Labelled, test: Labelled) -> Answers:
-        model = SequenceGPClassifier(**{"verbose": False, "random_state": 0, **parameters}).fit(*train)
-        if fitted is not None:
-            fitted.append(model)
-        labels = model.predict(test.X)
-        return Answers(model.classes_, labels, model.predict_marginals(test.X), model.log_prob(*test))
+        settings = {"verbose": False, "random_state": 0, "labels": labels, **parameters}
+        model = SequenceGPClassifier(**settings).fit(*train)
+        marginals = model.predict_marginals(test.X)
+        best = [model.classes_[rows.argmax(1)] for rows in marginals]
+        return Answers(model.classes_, best, marginals, model.log_prob(*test))
 
     return answer
 
@@ -133,15 +133,36 @@ def crfsuite(train: Labelled, test: Labelled) -> Answers:
 PEERS: dict[str, Method] = {"logistic": logistic, "crfsuite": crfsuite}
 
 
-def measure(method: Method, train: Labelled, test: Labelled) -> dict[str, float]:
-    """Error, NLLs and what else `SequenceMetrics` says, seconds in all, and the process's peak memory so far."""
+def measure(method: Method, train: Labelled, test: Labelled, labels: Sequence[str] | None = None) -> dict[str, float]:
+    """Error, NLLs and what else `SequenceMetrics` says, seconds in all, and the process's peak memory so far.
+
+    Args:
+        method: what is measured.
+        train: the sequences to learn from.
+        test: the sequences to answer for.
+        labels: all that there are. One that a method does not know has a probability of 1e-15 in its marginals, and
+            log p(y) of a sequence with it is what these make of independent tokens.
+    """
     started = time.perf_counter()
     answers = method(train, test)
     seconds = time.perf_counter() - started
+    answers = answers if labels is None else _completed(answers, np.unique(labels), test)
     metrics = SequenceMetrics(answers.classes)
     metrics.update(test.y, answers.labels, np.concatenate(answers.marginals), sequence_log_prob=answers.log_prob)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     return {**metrics.compute(), "seconds": seconds, "peak_mib": peak}
+
+
+def _completed(answers: Answers, classes: NDArray[Any], test: Labelled) -> Answers:
+    known = np.searchsorted(classes, answers.classes)
+    marginals, log_prob = [], answers.log_prob.copy()
+    for s, (rows, truth) in enumerate(zip(answers.marginals, test.y, strict=True)):
+        full = np.full((len(rows), len(classes)), 1e-15, dtype=np.float32)
+        full[:, known] = rows
+        marginals.append(full)
+        if not np.isfinite(log_prob[s]):
+            log_prob[s] = np.log(full[np.arange(len(rows)), np.searchsorted(classes, truth)].astype(float)).sum()
+    return Answers(classes, answers.labels, marginals, log_prob)
 
 
 def _lines(path: Path) -> list[str]:

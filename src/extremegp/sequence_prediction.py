@@ -106,7 +106,7 @@ class SequencePredictor:
                 )
             # Draws of the transitions are by a generator of their own, for they must not depend on the inputs.
             unary, transitions = model.likelihood.potentials(model.mixing.at(f), own, self._generator(1))
-            yield Block(sequences, own, unary, transitions)
+            yield Block(sequences, own, unary, transitions.detach())
 
     def _generator(self, offset: int = 0) -> torch.Generator:
         return torch.Generator(self.model.mixing.bias.device).manual_seed(self.seed + offset)

@@ -18,7 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from extremegp import io
 from extremegp.building import ModelSettings
 from extremegp.conditional import InstanceNoise
-from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace
+from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace, Template
 from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.fitting import DTYPES
@@ -97,7 +97,7 @@ class GPEstimator(BaseEstimator):
         params = {
             name: _plain(value)
             for name, value in self.get_params(deep=False).items()
-            if name not in _UNSAVED and isinstance(value, (str, int, float, tuple, np.generic, type(None)))
+            if name not in _UNSAVED and isinstance(value, (str, int, float, tuple, np.generic, Template, type(None)))
         }
         config = {
             "estimator": type(self).__name__,
@@ -211,7 +211,9 @@ def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tens
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, as from a grid, to Python's."""
+    """NumPy's numbers, as from a grid, to Python's, and templates to their text."""
+    if isinstance(value, Template):
+        return str(value)
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value

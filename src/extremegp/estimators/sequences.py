@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from itertools import chain as joined
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -15,7 +16,7 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from extremegp import chain
-from extremegp.data import ClassSpace, FloatMatrix, Template, encode_label_sequences, one_hot
+from extremegp.data import ClassSpace, FloatMatrix, Template, encode_classes, encode_label_sequences, one_hot
 from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator, checked_settings
@@ -71,6 +72,8 @@ class SequenceGPClassifier(GPEstimator):
         min_count: features that fewer training tokens have are left out.
         hash_size: hash feature names to so many columns, in place of a vocabulary.
         weighting: "idf" gives features that few tokens have more weight, log(1 + N / n).
+        labels: labels that there are beside those of the training data, which no training token may have; their
+            probability is then small in place of zero. None if there are no others.
         latents: "random-features" for the (deep) Gaussian process of D 4.3; "gp" for a sparse one on M training tokens;
             or functions linear in the features, "linear" with a Gaussian posterior whose relative variances labels
             share, "linear-mean-field" with one for each, "linear-point" without.
@@ -145,6 +148,7 @@ class SequenceGPClassifier(GPEstimator):
         min_count: int = 1,
         hash_size: int | None = None,
         weighting: Literal["none", "idf"] = "none",
+        labels: Sequence[Any] | None = None,
         latents: Literal["random-features", "gp", "linear", "linear-mean-field", "linear-point"] = "random-features",
         linear_term: bool = False,
         transitions: Literal["gaussian", "indexed", "point", "none"] = "gaussian",
@@ -185,6 +189,7 @@ class SequenceGPClassifier(GPEstimator):
         self.min_count = min_count
         self.hash_size = hash_size
         self.weighting = weighting
+        self.labels = labels
         self.latents = latents
         self.linear_term = linear_term
         self.transitions = transitions
@@ -245,7 +250,7 @@ class SequenceGPClassifier(GPEstimator):
         self.check_params()
         features = sequence_features(params)
         x, lengths = features.fit_transform(X)
-        codes, space = encode_label_sequences(y, lengths)
+        codes, space = encode_label_sequences(y, lengths, self._known_labels(y))
         counts = np.bincount(codes, minlength=len(space))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
@@ -382,6 +387,14 @@ class SequenceGPClassifier(GPEstimator):
         lengths = np.array([len(labels) for labels in predicted])
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
         return float(np.mean(self.label_space_.encode(np.concatenate(predicted)) == codes))
+
+    def _known_labels(self, y: Any) -> ClassSpace | None:
+        """The labels of y and of `labels`; None where there are none of the latter."""
+        if self.labels is None:
+            return None
+        if isinstance(self.labels, str) or not isinstance(self.labels, Sequence | np.ndarray):
+            raise SettingsError(f"labels must be a list of labels, or None; it is {self.labels!r}")
+        return ClassSpace(encode_classes([*self.labels, *joined.from_iterable(y)], "labels and y together")[1])
 
     def _split(self, data: _Labelled, rng: np.random.Generator) -> tuple[_Labelled, _Labelled | None]:
         held = int(number("validation_fraction", self.validation_fraction, low=0, high=0.9) * len(data.lengths))
