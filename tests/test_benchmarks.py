@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import json
+import lzma
 import os
 import re
 import subprocess
@@ -18,8 +19,8 @@ import pytest
 import scipy.sparse
 import torch
 
-from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
-from extremegp.data import deskew, read_xc, write_xc
+from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
+from extremegp.data import CHUNKING_TEMPLATE, deskew, read_xc, write_columns, write_xc
 from extremegp.inducing import InducingInputs
 from extremegp.presets import CLASS_PRESETS, PRESETS
 
@@ -39,6 +40,8 @@ SCRIPTS = (
     "multiclass.py",
     "multiclass_methods.py",
     "class_scale.py",
+    "gpstruct.py",
+    "conll2000.py",
 )
 SMALL = ("epochs=2", "n_inducing=5", "n_latent=3")
 
@@ -88,6 +91,12 @@ def class_data(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 
 
 @pytest.fixture
+def sequence_data(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("sequence_data")
+
+
+@pytest.fixture
 def method_studies(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("method_studies")
@@ -133,7 +142,7 @@ def test_products_inside_autograd_functions_and_backward_are_counted(step_speed:
 def test_the_readme_has_a_command_for_every_script() -> None:
     commands = re.findall(r"`python benchmarks/(\w+\.py)", (BENCHMARKS / "README.md").read_text(encoding="utf-8"))
     helpers = {"common.py", "peer_worker.py", "method_studies.py", "method_pictures.py"}
-    helpers |= {"class_data.py", "class_worker.py"}
+    helpers |= {"class_data.py", "class_worker.py", "sequence_data.py"}
     assert sorted(commands) == sorted(SCRIPTS)
     assert {path.name for path in BENCHMARKS.glob("*.py")} == {*SCRIPTS, *helpers}
 
@@ -457,3 +466,146 @@ def test_class_scale_measures_every_number_of_classes(tmp_path: Path, datasets: 
         seconds = [epoch["seconds"] for epoch in record["history"]]
         assert f" | {1e3 * min(np.diff([0.0, *seconds])) / 12:.1f} | " in output
     assert "| 2.5 |" in output
+
+
+# Sequences
+
+Tokens = list[list[str]]
+FOLDS = [(sorted({*range(12)} - {*held}), held) for held in ([0, 1, 2], [3, 4, 5], [6, 7, 8], [9, 10, 11], [0, 5, 10])]
+
+
+def _sequences() -> tuple[list[Tokens], list[list[str]]]:
+    """Twelve sequences whose tokens tell their labels "0" to "2" and more; the label "3" is in the first one only."""
+    rng = np.random.default_rng(0)
+    y = [[str(label) for label in rng.integers(3, size=length)] for length in rng.integers(3, 7, size=12)]
+    y[0][1] = "3"
+    return [[[f"{int(label) + 1}", f"{rng.integers(10, 30)}"] for label in labels] for labels in y], y
+
+
+def _chunks(n_sentences: int, seed: int) -> tuple[list[list[tuple[str, str]]], list[list[str]]]:
+    """Noun phrases of two words and verbs in turn."""
+    rng = np.random.default_rng(seed)
+    sequences, labels = [], []
+    for n_phrases in rng.integers(1, 4, size=n_sentences):
+        sequences.append(
+            [
+                (str(rng.choice(words)), tag)
+                for _ in range(n_phrases)
+                for words, tag in ((["a", "the"], "DT"), (["cat", "dog"], "NN"), (["sees", "likes"], "VBZ"))
+            ]
+        )
+        labels.append(["B-NP", "I-NP", "B-VP"] * n_phrases)
+    return sequences, labels
+
+
+@pytest.fixture(scope="module")
+def sequence_datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with two of the sets of `gpstruct`, and `conll2000`."""
+    folder = tmp_path_factory.mktemp("sequences")
+    (folder / "gpstruct").mkdir()
+    X, y = _sequences()
+    lines = [
+        "\n".join(f"{label} {' '.join(f'{name}:1' for name in names)}" for names, label in zip(*pair, strict=True))
+        for pair in zip(X, y, strict=True)
+    ]
+    sides = [" | ".join(" ".join(map(str, side)) for side in fold) for fold in FOLDS]
+    for name in ("basenp", "chunking"):
+        (folder / "gpstruct" / f"{name}.svm.xz").write_bytes(lzma.compress(("\n\n".join(lines) + "\n\n").encode()))
+        (folder / "gpstruct" / f"{name}.folds.txt").write_text("\n".join(sides) + "\n", encoding="ascii")
+    (folder / "conll2000").mkdir()
+    for seed, (part, n_sentences) in enumerate((("train", 30), ("test", 12))):
+        write_columns(folder / "conll2000" / f"{part}.txt.xz", *_chunks(n_sentences, seed))
+    return folder
+
+
+def test_sequences_and_their_folds_are_read_as_they_were_written(
+    sequence_data: ModuleType, sequence_datasets: Path
+) -> None:
+    data, folds = sequence_data.gpstruct(sequence_datasets, "basenp")
+    X, y = _sequences()
+    assert data == (X, y)
+    assert folds == [tuple(([X[i] for i in side], [y[i] for i in side]) for side in fold) for fold in FOLDS]
+
+
+def test_a_label_that_a_method_does_not_know_costs_its_tokens_alone(sequence_data: ModuleType) -> None:
+    rows = np.array([[0.75, 0.25], [0.5, 0.5]], dtype=np.float32)
+
+    def method(train: Any, test: Any) -> Any:
+        log_prob = np.array([-np.inf, np.log(0.1)])
+        return sequence_data.Answers(np.array(["a", "c"]), [np.array(["a", "a"])] * 2, [rows] * 2, log_prob)
+
+    test = sequence_data.Labelled([[["f"], ["g"]]] * 2, [["a", "b"], ["c", "a"]])
+    measured = sequence_data.measure(method, test, test, ["c", "b", "a"])
+    assert measured["token_error"] == 2 / 4
+    assert measured["nll_unstruct"] == pytest.approx(-np.log([0.75, 1e-15, 0.25, 0.5]).sum())
+    assert measured["nll_struct"] == pytest.approx(-np.log(0.75 * 1e-15 * 0.1))
+
+
+@pytest.mark.slow
+def test_gpstruct_averages_its_folds_and_makes_only_the_runs_that_are_missing(
+    tmp_path: Path, sequence_datasets: Path
+) -> None:
+    parameters = {"epochs": 30, "n_random_features": 20, "n_draws": 4}
+    words = [word for key, value in parameters.items() for word in ("--param", f"{key}={value}")]
+    arguments = ("--sets", "basenp,chunking", "--preset", "default,LOGREG,logistic", *words)
+    output, result = run(tmp_path, "gpstruct.py", *arguments, datasets=sequence_datasets)
+    runs = result["runs"]
+    assert len(runs) == 2 * 3 * len(FOLDS)
+    assert output.count("12 sequences, ") == 2
+
+    errors = [100 * run["token_error"] for key, run in runs.items() if key.startswith("LOGREG/basenp/")]
+    row = next(line for line in output.splitlines() if line.startswith("| LOGREG |"))
+    assert f"| {np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f} | " in row
+    assert row.endswith("| 5.08 | 624 | - |")
+    assert "| best in the thesis | - | - | - | - | - | 8.50 | 386 | - |" in output
+
+    X, y = _sequences()
+    train, held = FOLDS[1]
+    own = SequenceGPClassifier(**parameters, labels=["0", "1", "2", "3"], random_state=0, verbose=False)
+    own.fit([X[i] for i in train], [y[i] for i in train])
+    marginals = np.concatenate(own.predict_marginals([X[i] for i in held]))
+    truth = np.concatenate([y[i] for i in held]).astype(int)
+    record = runs[next(key for key in runs if key.startswith("default/basenp/1/"))]
+    assert record["nll_unstruct"] == pytest.approx(-np.log(marginals[np.arange(len(truth)), truth]).sum(), rel=1e-3)
+    assert record["n_tokens"] == len(truth)
+    # The tokens of the fold whose label training never saw are always wrong, the others never.
+    unseen = runs[next(key for key in runs if key.startswith("logistic/basenp/0/"))]
+    assert unseen["token_error"] == pytest.approx(1 / unseen["n_tokens"])
+
+    (key, missing), *kept = runs.items()
+    kept[0][1]["token_error"] = 0.75
+    (tmp_path / "result.json").write_text(json.dumps(result | {"runs": dict(kept)}), encoding="utf-8")
+    _, second = run(tmp_path, "gpstruct.py", *arguments, datasets=sequence_datasets)
+    assert {name: second["runs"][name] for name, _ in kept} == dict(kept)
+    measured = second["runs"][key]
+    assert measured["seconds"] > 0
+    names = missing.keys() - {"seconds", "peak_mib"}
+    assert {name: measured[name] for name in names} == pytest.approx({name: missing[name] for name in names}, rel=1e-4)
+
+
+@pytest.mark.slow
+def test_peers_for_sequences_learn_what_is_easy(tmp_path: Path, sequence_datasets: Path) -> None:
+    pytest.importorskip("pycrfsuite")
+    _, result = run(tmp_path, "gpstruct.py", "--sets", "basenp", "--preset", "crfsuite", datasets=sequence_datasets)
+    # The label that one sequence has is in the test part of two folds.
+    assert [run["token_error"] * run["n_tokens"] for run in result["runs"].values()] == pytest.approx([1, 0, 0, 0, 1])
+
+
+@pytest.mark.slow
+def test_chunks_are_found_with_the_features_of_the_template(tmp_path: Path, sequence_datasets: Path) -> None:
+    small = ("--param", "epochs=150", "--param", "n_random_features=20", "--param", "n_draws=4")
+    arguments = ("--preset", "default,LOGREG,logistic", "--limit", "8", *small)
+    output, result = run(tmp_path, "conll2000.py", *arguments, datasets=sequence_datasets)
+    assert "CoNLL-2000: 8 training and 8 test sentences, " in output
+    assert "| D Table 5.13: deep SDGP1 | 4.17 | 7222 | 4942 | - | - | - | - |" in output
+    assert result["runs"].keys() == {"default", "LOGREG", "logistic"}
+    for method, record in result["runs"].items():
+        assert record["token_error"] == 0
+        assert record["span_f1"] == 1
+        assert f"| {method} | 0.00 | {record['nll_unstruct']:.0f} | {record['nll_struct']:.0f} | 100.00 | " in output
+
+    (X, y), (test_X, test_y) = (_chunks(n_sentences, seed) for seed, n_sentences in enumerate((30, 12)))
+    own = SequenceGPClassifier(template=CHUNKING_TEMPLATE, latents="linear-point", transitions="none", epochs=150)
+    own.set_params(random_state=0, verbose=False).fit(X[:8], y[:8])
+    log_prob = own.log_prob(test_X[:8], test_y[:8])
+    assert result["runs"]["LOGREG"]["nll_struct"] == pytest.approx(-log_prob.sum(), rel=1e-3)

@@ -15,12 +15,13 @@ import pytest
 import typer
 
 from extremegp.cli import app
-from extremegp.cli.settings import parse_settings
-from extremegp.presets import CLASS_PRESETS, PRESETS
+from extremegp.cli.inputs import Task
+from extremegp.cli.settings import parse_settings, presets_of
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 COMMANDS = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+SEQUENCE_OPTIONS = {"--template", "--separator", "--encoding"}
 CLASS_OPTIONS = {"--labels", "--label-column", "--x-key", "--y-key", "--first-label"}
 SHELL = ("bash", "console", "sh", "shell")
 
@@ -47,6 +48,13 @@ def commands(page: Path) -> Iterator[list[str]]:
             words = shlex.split(line.removeprefix("$ "), comments=True)
             if words[:1] == ["extremegp"]:
                 yield words[1:]
+
+
+def task_of(words: list[str], options: set[str]) -> Task:
+    """What a command trains for."""
+    if "sequence" in words or SEQUENCE_OPTIONS & options:
+        return "sequence"
+    return "multiclass" if "multiclass" in words or CLASS_OPTIONS & options else "multilabel"
 
 
 def page_id(page: Path) -> str:
@@ -85,11 +93,11 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         options = [word.partition("=")[0] for word in words if word.startswith("-")]
         assert set(options) <= known, words
         for option, value in pairwise(words):
-            of_classes = CLASS_OPTIONS & set(options) or "multiclass" in words
+            task = task_of(words, set(options))
             if option == "--set":
-                parse_settings([value], "multiclass" if of_classes else "multilabel")
+                parse_settings([value], task)
             if option == "--preset":
-                assert value in (CLASS_PRESETS if of_classes else PRESETS)
+                assert value in presets_of(task)
 
 
 def test_pages_have_blocks_to_check() -> None:

@@ -41,6 +41,19 @@ def test_classes_are_told_apart_and_unknown_ones_are_uncertain(tmp_path: Path) -
     assert unknown > 2 * known
 
 
+def test_sequences_are_labelled_and_what_is_wrong_is_uncertain(tmp_path: Path) -> None:
+    output = run(tmp_path, "sequences.py")
+    assert numbers(r"token_error +(\S+)", output)[0] < 0.1  # 0.57 for the most frequent label
+    whole, surest = numbers(r"(?:all tokens|half) (\d\.\d+)", output)
+    assert surest < whole / 2
+    right, wrong = numbers(r"is (?:right|wrong): (\S+) nats", output)
+    assert wrong > 1.5 * right
+    probabilities = numbers(r"p = (\S+)", output)
+    assert len(probabilities) == 3
+    assert probabilities == sorted(probabilities, reverse=True)
+    assert "predicts the same: True" in output
+
+
 @pytest.mark.slow
 def test_text_pipeline_searches_its_grid_and_ranks_better_than_the_most_frequent_labels(tmp_path: Path) -> None:
     output = run(tmp_path, "text_pipeline.py")

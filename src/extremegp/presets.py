@@ -351,6 +351,12 @@ def _sequence_presets() -> dict[str, Preset[SequenceFigures]]:
             "linear functions and transitions without uncertainty",
             SequenceFigures("D Table 5.6", {"chunking": 8.5, "japanesene": 5.2}, {"segmentation": 253}, {}),
         ),
+        "CRF-GAUSSIAN": (
+            {"latents": "linear-point", "transitions": "gaussian", "prior_variance": 10.0},
+            "none, beyond the papers",
+            "linear functions without uncertainty, Gaussian transitions",
+            None,
+        ),
         "LOGREG": (
             {"latents": "linear-point", "transitions": "none"},
             "multinomial logistic regression, D Table 5.7",

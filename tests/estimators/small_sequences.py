@@ -13,8 +13,10 @@ Sequences = list[list[dict[str, str]]]
 
 def small_tagger(**changes: Any) -> SequenceGPClassifier:
     small = {
+        "latents": "random-features",
         "n_random_features": 20,
         "n_inducing": 4,
+        "posterior": "mean-field",
         "n_draws": 4,
         "epochs": 2,
         "batch_size": 6,

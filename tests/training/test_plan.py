@@ -1,6 +1,7 @@
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Callable
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -9,15 +10,18 @@ import pytest
 import scipy.sparse
 import torch
 from tests.models import randomise
+from torch import nn
 from torch.profiler import ProfilerActivity, profile
 
 from extremegp.building import ModelSettings
 from extremegp.data import one_hot
 from extremegp.errors import ExtremeGPError, MemoryPlanError
 from extremegp.inducing import SparseInducingInputs
+from extremegp.initialisation import start_sequences
 from extremegp.likelihoods import BernoulliLabels
+from extremegp.sequence_building import SequenceSettings
 from extremegp.training import NoReporter, TrainingSettings, plan, train
-from extremegp.training.plan import available_memory, check_memory, training_memory
+from extremegp.training.plan import available_memory, check_memory, sequence_memory, training_memory
 
 
 def _sizes(**changes: Any) -> dict[str, Any]:
@@ -150,12 +154,17 @@ def _peak_bytes(sizes: dict[str, Any], labels_per_row: float, n_sampled: int | N
     training = TrainingSettings(
         epochs=1, batch_size=sizes["batch_size"], learning_rate=1e-3, n_sampled_labels=n_sampled
     )
+    return _peak_while(lambda: train(model, x, y, training, reporter=NoReporter()), model)
+
+
+def _peak_while(run: Callable[[], Any], model: nn.Module) -> int:
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        train(model, x, y, training, reporter=NoReporter())
+        run()
     events = [event for event in profiler.profiler.kineto_results.events() if event.name() == "[memory]"]
     changes = [event.nbytes() for event in sorted(events, key=lambda event: event.start_ns())]
     assert len(changes) > 100
-    return int(np.cumsum(changes).max()) + sum(p.numel() * p.element_size() for p in model.parameters())
+    before = sum(part.numel() * part.element_size() for part in (*model.parameters(), *model.buffers()))
+    return int(np.cumsum(changes).max()) + before
 
 
 @pytest.mark.parametrize(
@@ -193,4 +202,105 @@ def test_so_is_the_estimate_for_sampled_labels(n_labels: int, n_sampled: int):
     torch.manual_seed(0)
     sizes = _sizes(n_stored=0, n_labels=n_labels, labels_per_step=n_sampled + 3 * 100, n_latent=64)
     ratio = _estimate(sizes) / _peak_bytes(sizes, 3.0, n_sampled)
+    assert 0.5 < ratio < 2
+
+
+# Models of sequences
+
+
+def _sequence_settings(**changes: Any) -> SequenceSettings:
+    return SequenceSettings(**{"n_features": 2000, "n_labels": 10, "latents": "random-features", **changes})
+
+
+def _sequence_estimate(settings: SequenceSettings, **changes: int) -> int:
+    sizes = {"batch_sequences": 20, "batch_tokens": 400, "batch_stored": 4000, "n_draws": 1, "n_stored": 0}
+    return sequence_memory(settings, **{**sizes, **changes})
+
+
+@pytest.mark.parametrize(
+    ("name", "of_model"),
+    [
+        ("n_features", {}),
+        ("n_features", {"latents": "linear"}),
+        ("n_labels", {}),
+        ("n_random_features", {}),
+        ("n_reduced", {"n_reduced": 50}),
+        ("n_layers", {"n_layers": 2}),
+        ("n_hidden", {"n_layers": 2, "n_hidden": 5}),
+        ("n_inducing", {"latents": "gp", "n_inducing": 50}),
+        ("support_size", {"latents": "gp", "n_inducing": 500, "support_size": 100, "n_features": 10**6}),
+    ],
+)
+def test_every_size_of_a_model_of_sequences_costs_memory(name: str, of_model: dict[str, Any]):
+    settings = _sequence_settings(**of_model)
+    larger = replace(settings, **{name: 2 * getattr(settings, name)})
+    assert _sequence_estimate(larger) > _sequence_estimate(settings)
+
+
+@pytest.mark.parametrize("name", ["batch_tokens", "batch_stored", "n_draws", "n_stored", "item_size"])
+def test_every_size_of_its_training_costs_memory(name: str):
+    sizes = {"batch_tokens": 400, "batch_stored": 4000, "n_draws": 2, "n_stored": 1000, "item_size": 4}
+    settings = _sequence_settings(latents="linear")
+    assert _sequence_estimate(settings, **{**sizes, name: 2 * sizes[name]}) > _sequence_estimate(settings, **sizes)
+
+
+def _sequence_peak(settings: SequenceSettings, n_draws: int, *, dense: bool, dtype: torch.dtype) -> int:
+    """As `_peak_bytes`, of batches of 20 sequences with 20 tokens."""
+    rng = np.random.default_rng(0)
+    n_rows, d = 1600, settings.n_features
+    columns = rng.integers(d, size=(n_rows, 10))
+    x = scipy.sparse.csr_matrix(
+        (np.ones(columns.size, dtype=np.float32), columns.ravel(), np.arange(0, columns.size + 1, 10)), (n_rows, d)
+    )
+    x.sum_duplicates()
+    y = one_hot(rng.integers(settings.n_labels, size=n_rows), settings.n_labels)
+    model = settings.build()
+    start_sequences(model, x, np.ones(settings.n_labels, dtype=np.int64), rng=rng)
+    model.to(dtype)
+    training = TrainingSettings(epochs=1, batch_size=20, learning_rate=1e-3, optimizer="adam", n_draws=n_draws)
+    inputs = x.toarray() if dense else x
+    lengths = np.full(n_rows // 20, 20)
+    return _peak_while(lambda: train(model, inputs, y, training, reporter=NoReporter(), lengths=lengths), model)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"n_random_features": 1000},
+        {"n_random_features": 1000, "kernel": "se", "ard": False},
+        {"n_random_features": 3000, "frequencies": "var-fixed"},
+        {"n_random_features": 1000, "frequencies": "var-resampled", "n_draws": 4},
+        {"n_random_features": 300, "n_features": 20_000},
+        {"n_random_features": 1000, "n_features": 50_000, "n_reduced": 100},
+        {"n_random_features": 1000, "n_layers": 3, "n_hidden": 10, "n_reduced": 100},
+        {"n_random_features": 500, "n_layers": 2, "n_hidden": 5, "n_reduced": 50, "n_draws": 10},
+        {"n_random_features": 200, "n_draws": 50},
+        {"n_random_features": 200, "n_draws": 10, "transitions": "indexed"},
+        {"n_random_features": 200, "n_labels": 60, "transitions": "indexed", "objective": "pseudo-likelihood"},
+        {"n_random_features": 300, "linear_term": True, "n_features": 20_000},
+        {"n_random_features": 1000, "dtype": torch.float64},
+        {"n_random_features": 1000, "dense": True},
+        {"latents": "linear", "n_features": 50_000},
+        {"latents": "linear", "n_draws": 20},
+        {"latents": "linear-mean-field", "n_features": 50_000},
+        {"latents": "linear-mean-field", "dense": True, "n_draws": 5},
+        {"latents": "linear-point", "n_features": 50_000, "transitions": "point"},
+        {"latents": "linear-point", "n_features": 2000, "n_labels": 40, "transitions": "indexed"},
+        *(
+            {"latents": "gp", "kernel": "ard", "n_inducing": 300, "support_size": 10, "posterior": name}
+            for name in ("mean-field", "full", "full-u", "parsimonious", "shared-basis")
+        ),
+        {"latents": "gp", "kernel": "linear", "n_inducing": 100, "support_size": 10, "n_draws": 10},
+    ],
+    ids=str,
+)
+@pytest.mark.filterwarnings("ignore:jitter raised")
+def test_the_estimate_for_sequences_is_within_a_factor_of_two_of_what_training_takes(changes: dict[str, Any]):
+    torch.manual_seed(0)
+    names = {field.name for field in fields(SequenceSettings)}
+    settings = _sequence_settings(**{name: value for name, value in changes.items() if name in names})
+    dtype, n_draws = changes.get("dtype", torch.float32), changes.get("n_draws", 1)
+    stored = 400 * (settings.n_features if changes.get("dense") else 10)
+    estimate = _sequence_estimate(settings, n_draws=n_draws, item_size=dtype.itemsize, batch_stored=stored)
+    ratio = estimate / _sequence_peak(settings, n_draws, dense=changes.get("dense", False), dtype=dtype)
     assert 0.5 < ratio < 2

@@ -94,14 +94,10 @@ class GPEstimator(BaseEstimator):
         """
         check_is_fitted(self, "model_")
         feature_config, feature_arrays = self.features_.to_state()
-        params = {
-            name: _plain(value)
-            for name, value in self.get_params(deep=False).items()
-            if name not in _UNSAVED and isinstance(value, (str, int, float, tuple, np.generic, Template, type(None)))
-        }
+        params = {name: _plain(value) for name, value in self.get_params(deep=False).items() if name not in _UNSAVED}
         config = {
             "estimator": type(self).__name__,
-            "params": params,
+            "params": {name: value for name, value in params.items() if _is_saved(value)},
             "settings": asdict(self.settings_),
             "features": feature_config,
             "labels": None if self.label_space_ is None else self.label_space_.to_config(),
@@ -225,9 +221,14 @@ def _known_params(cls: type[Any], params: Any, folder: str | Path) -> dict[str, 
         raise ModelFormatError(f"{folder}: parameters that {cls.__name__} does not have")
     # JSON knows no tuples; the only ones among the parameters are pairs of numbers.
     values = {name: tuple(value) if _is_pair(value) else value for name, value in params.items()}
-    if any(not isinstance(value, (str, int, float, tuple, type(None))) for value in values.values()):
+    if not all(map(_is_saved, values.values())):
         raise ModelFormatError(f"{folder}: a parameter is neither a number nor a string")
     return values
+
+
+def _is_saved(value: Any) -> bool:
+    """Whether a parameter is of those that models are saved with; the others decide nothing once a model is fitted."""
+    return isinstance(value, (str, int, float, type(None))) or (isinstance(value, tuple) and _is_pair([*value]))
 
 
 def _is_pair(value: Any) -> bool:

@@ -15,7 +15,7 @@ from extremegp.likelihoods.linear_chain import CHAIN_OBJECTIVES, TRANSITIONS
 from extremegp.sequence_building import SEQUENCE_LATENTS, SequenceSettings
 from extremegp.training import TrainingSettings
 
-# Random features of wide inputs are dear: what is beyond this is reduced first.
+# Random features of wide inputs are dear: what is beyond this is reduced first, or takes linear functions.
 _MOST_FEATURES = 50_000
 _REDUCED = 100
 # Steps that bring a model from its start to where more steps change little, by latents.
@@ -23,7 +23,7 @@ _STEPS = {"random-features": 1000, "gp": 300, "linear": 400, "linear-mean-field"
 _RATES = {"random-features": 0.01, "gp": 0.05, "linear": 0.3, "linear-mean-field": 0.3, "linear-point": 0.3}
 
 # Factorised posteriors of functions that share their weights are too wide: less KL predicts better.
-_KL_WEIGHTS = {"random-features": 0.3, "gp": 0.1}
+_KL_WEIGHTS = {"random-features": 0.3, "gp": 0.1, "linear": 0.1, "linear-mean-field": 0.1}
 
 
 class SequenceSizes(NamedTuple):
@@ -68,7 +68,10 @@ def sequence_settings(params: dict[str, Any], sizes: SequenceSizes) -> SequenceS
     Raises:
         SettingsError: a parameter is outside its domain, or two do not go together.
     """
-    latents = choice("latents", params["latents"], SEQUENCE_LATENTS)
+    latents = choice("latents", params["latents"], ("auto", *SEQUENCE_LATENTS))
+    if latents == "auto":
+        asked = params["linear_term"] or params["n_layers"] != 1 or params["n_reduced"] not in ("auto", None)
+        latents = "random-features" if asked or sizes.n_features <= _MOST_FEATURES else "linear-mean-field"
     kernel = params["kernel"]
     if kernel == "auto":
         kernel = {"random-features": "arccos1", "gp": "arccos0"}.get(latents, "linear")

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
-from itertools import chain as joined
 from pathlib import Path
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -76,7 +75,8 @@ class SequenceGPClassifier(GPEstimator):
             probability is then small in place of zero. None if there are no others.
         latents: "random-features" for the (deep) Gaussian process of D 4.3; "gp" for a sparse one on M training tokens;
             or functions linear in the features, "linear" with a Gaussian posterior whose relative variances labels
-            share, "linear-mean-field" with one for each, "linear-point" without.
+            share, "linear-mean-field" with one for each, "linear-point" without. "auto" is "random-features" up to
+            50,000 features, and "linear-mean-field" beyond.
         linear_term: add linear functions, without uncertainty, to random features or a sparse GP.
         transitions: "gaussian" for a V x V Gaussian (SDGP1), "indexed" for V^2 more functions of the token (SDGP2),
             "point" for the most probable V x V matrix (a CRF), "none" for independent tokens (the DGP).
@@ -95,8 +95,8 @@ class SequenceGPClassifier(GPEstimator):
         n_inducing: M, at most the number of training tokens.
         posterior: family of q(u) of a sparse GP.
         kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior),
-            which predicts better where the posterior is factorised; "auto" is 0.3 for random features, 0.1 for a sparse
-            GP, and 1 for linear functions.
+            which predicts better where the posterior is factorised; "auto" is 0.3 for random features, 1 for
+            "linear-point", and else 0.1.
         n_draws: draws of the posterior that predictions average.
         n_train_draws: draws of a training step in the second half of training; one in the first.
         decoding: what `predict` gives: the most probable label of every token ("max-marginal", fewest wrong labels), or
@@ -149,7 +149,7 @@ class SequenceGPClassifier(GPEstimator):
         hash_size: int | None = None,
         weighting: Literal["none", "idf"] = "none",
         labels: Sequence[Any] | None = None,
-        latents: Literal["random-features", "gp", "linear", "linear-mean-field", "linear-point"] = "random-features",
+        latents: Literal["auto", "random-features", "gp", "linear", "linear-mean-field", "linear-point"] = "auto",
         linear_term: bool = False,
         transitions: Literal["gaussian", "indexed", "point", "none"] = "gaussian",
         objective: Literal["exact", "pseudo-likelihood"] = "exact",
@@ -250,7 +250,7 @@ class SequenceGPClassifier(GPEstimator):
         self.check_params()
         features = sequence_features(params)
         x, lengths = features.fit_transform(X)
-        codes, space = encode_label_sequences(y, lengths, self._known_labels(y))
+        codes, space = self._with_known_labels(*encode_label_sequences(y, lengths))
         counts = np.bincount(codes, minlength=len(space))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
@@ -269,7 +269,13 @@ class SequenceGPClassifier(GPEstimator):
         dtype = DTYPES[choice("dtype", self.dtype, DTYPES)]
         most = int(np.sort(data.lengths)[-training.batch_size :].sum())
         needed = sequence_memory(
-            settings, batch_tokens=most, n_draws=training.n_draws, n_stored=_n_stored(data.x), item_size=dtype.itemsize
+            settings,
+            batch_sequences=training.batch_size,
+            batch_tokens=most,
+            batch_stored=most * _n_stored(data.x) // data.x.shape[0],
+            n_draws=training.n_draws,
+            n_stored=_n_stored(data.x),
+            item_size=dtype.itemsize,
         )
         check_memory(needed, settings="n_random_features, n_reduced, n_inducing or batch_size")
         reporter = ProgressReporter() if self.verbose else NoReporter()
@@ -315,8 +321,11 @@ class SequenceGPClassifier(GPEstimator):
         sizes = SequenceSizes(1, 1, 1, 2)
         sequence_training(params, model=sequence_settings(params, sizes), sizes=sizes, seed=0)
         number("n_draws", self.n_draws, low=1, high=100_000, integer=True)
+        number("validation_fraction", self.validation_fraction, low=0, high=0.9)
         choice("decoding", self.decoding, _DECODINGS)
         choice("dtype", self.dtype, DTYPES)
+        if isinstance(self.labels, (str, bytes)) or not isinstance(self.labels, Sequence | np.ndarray | None):
+            raise SettingsError(f"labels must be a list of labels, or None; it is {self.labels!r}")
 
     def predict(self, X: Any) -> list[NDArray[Any]]:
         """The labels of every sequence by `decoding`, S arrays in the type that `fit` was given."""
@@ -388,13 +397,12 @@ class SequenceGPClassifier(GPEstimator):
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
         return float(np.mean(self.label_space_.encode(np.concatenate(predicted)) == codes))
 
-    def _known_labels(self, y: Any) -> ClassSpace | None:
-        """The labels of y and of `labels`; None where there are none of the latter."""
+    def _with_known_labels(self, codes: NDArray[np.int64], space: ClassSpace) -> tuple[NDArray[np.int64], ClassSpace]:
+        """Codes of the labels of y in the space of these and of `labels`, and that space."""
         if self.labels is None:
-            return None
-        if isinstance(self.labels, str) or not isinstance(self.labels, Sequence | np.ndarray):
-            raise SettingsError(f"labels must be a list of labels, or None; it is {self.labels!r}")
-        return ClassSpace(encode_classes([*self.labels, *joined.from_iterable(y)], "labels and y together")[1])
+            return codes, space
+        every = ClassSpace(encode_classes([*self.labels, *space.names], "labels and y together")[1])
+        return every.encode(space.decode(codes)), every
 
     def _split(self, data: _Labelled, rng: np.random.Generator) -> tuple[_Labelled, _Labelled | None]:
         held = int(number("validation_fraction", self.validation_fraction, low=0, high=0.9) * len(data.lengths))
@@ -413,7 +421,8 @@ class SequenceGPClassifier(GPEstimator):
         return SequencePredictor(self.model_, n_draws=number("n_draws", self.n_draws, low=1, integer=True))
 
     def _blocks(self, X: Any) -> Any:
-        return self._predictor().blocks(*self._features(X))
+        x, lengths = self._features(X)
+        return self._predictor().blocks(x, lengths)
 
     def _of_tokens(self, X: Any, values: Callable[[Block], torch.Tensor]) -> list[NDArray[np.float32]]:
         """What tokens have a row of, split into sequences."""

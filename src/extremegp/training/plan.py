@@ -87,38 +87,55 @@ def training_memory(
 
 
 def sequence_memory(
-    settings: SequenceSettings, *, batch_tokens: int, n_draws: int, n_stored: int, item_size: int = 4
+    settings: SequenceSettings,
+    *,
+    batch_sequences: int,
+    batch_tokens: int,
+    batch_stored: int,
+    n_draws: int,
+    n_stored: int,
+    item_size: int = 4,
 ) -> int:
     """Bytes that training a model of sequences takes at its peak, within a factor of two.
 
     Args:
         settings: the model.
-        batch_tokens: tokens of a batch of the longest sequences.
-        n_draws: draws of a step.
-        n_stored: stored entries of the inputs.
+        batch_sequences: S, sequences of a batch.
+        batch_tokens: B, tokens of a batch of the longest sequences.
+        batch_stored: stored entries of the inputs of such a batch; B D if they are dense.
+        n_draws: R, draws of a step.
+        n_stored: stored entries of all inputs.
         item_size: bytes of a number.
     """
-    d, v, b = settings.n_features, settings.n_labels, batch_tokens
+    d, v, b, m = settings.n_features, settings.n_labels, batch_tokens, settings.n_inducing
     p = v * (1 + v * (settings.transitions == "indexed"))
-    layers, hidden, random = settings.n_layers, settings.n_hidden, settings.n_random_features
-    features = random * (2 if settings.kernel == "se" else 1)
-    parameters = of_batch = 0
+    parameters, of_batch, of_sequence, factors = 0, 0, 0, 0
     if settings.latents == "random-features":
-        width = settings.n_reduced or d
-        deep = layers - 1
-        inputs = width + deep * (hidden + width * settings.feed_forward)
+        features = settings.n_random_features * (2 if settings.kernel == "se" else 1)
+        width, deep = settings.n_reduced or d, settings.n_layers - 1
+        inputs = width + deep * (settings.n_hidden + width * settings.feed_forward)
         # What is drawn once has neither gradient nor moments; its product with the deviations has a gradient.
-        frequencies = inputs * random * (3 if settings.frequencies == "prior-fixed" else 12) // 4
-        parameters = frequencies + 2 * features * (deep * hidden + p) + d * settings.n_reduced
-        of_batch = 4 * b * features * layers * (n_draws if deep else 1) + 2 * b * features * p // 10
+        frequencies = inputs * settings.n_random_features * (3 if settings.frequencies == "prior-fixed" else 12) // 4
+        parameters = frequencies + 2 * features * (deep * settings.n_hidden + p) + d * settings.n_reduced
+        passes = n_draws if deep or settings.frequencies == "var-resampled" else 1
+        of_batch = 4 * b * features * settings.n_layers * passes
+        of_sequence = features
     elif settings.latents == "gp":
-        m = settings.n_inducing
-        parameters = p * (m + m * m)
-        of_batch = 3 * p * b * m + 3 * m * (b + m)
+        full = settings.posterior.startswith("full")
+        parameters = p * m + (p * m * m if full else p * m + m * m)
+        of_batch = (2 * p if full or settings.posterior == "parsimonious" else 4) * b * m
+        # Inducing inputs stay where they are; only the columns that one of them has are ever dense.
+        of_batch += 5 * m * settings.support_size + min(d, m * settings.support_size) * (b + m)
+        of_sequence = m
+        factors = 8 * m * m * (12 + (9 * p if settings.posterior == "parsimonious" else 0))
     if settings.latents.startswith("linear") or settings.linear_term:
         parameters += d * p * (2 if settings.latents == "linear-mean-field" else 1)
+    if settings.latents in ("linear", "linear-mean-field"):
+        # Of sparse inputs, sequences draw weights of the features that they have.
+        of_sequence = min(d, batch_stored // batch_sequences)
+    weights = 3 * batch_sequences * of_sequence * n_draws * p
     chain = 12 * n_draws * b * p
-    return item_size * (4 * parameters + of_batch + chain) + 12 * n_stored
+    return item_size * (4 * parameters + of_batch + weights + chain) + factors + 12 * n_stored
 
 
 def _inducing_elements(settings: ModelSettings, batch_size: int) -> int:
