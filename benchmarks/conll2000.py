@@ -32,6 +32,9 @@ def main() -> None:
     every = (*sequence_data.PEERS, DEFAULT, *SEQUENCE_PRESETS)
     if unknown := set(args.preset) - set(every):
         options.error(f"unknown presets {', '.join(sorted(unknown))}; known are {', '.join(every)}")
+    for name in sequence_data.missing(args.preset):
+        print(f"{name} is left out: pip install 'extremegp[bench]'")
+        args.preset.remove(name)
     given = parse_settings(args.parameters, "sequence")
     train, test = sequence_data.conll2000(args.data, CHUNKING_TEMPLATE, args.limit)
     rows, runs = [], {}

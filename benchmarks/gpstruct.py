@@ -49,6 +49,9 @@ def main() -> None:
     methods = list(every) if args.preset == ["all"] else args.preset
     if unknown := set(methods) - set(every):
         options.error(f"unknown presets {', '.join(sorted(unknown))}; known are {', '.join(every)}")
+    for name in sequence_data.missing(methods):
+        print(f"{name} is left out: pip install 'extremegp[bench]'")
+        methods.remove(name)
     given = parse_settings(args.parameters, "sequence")
     runs = _read(args.json)
     for name in args.sets:

@@ -130,6 +130,13 @@ def crfsuite(train: Labelled, test: Labelled) -> Answers:
     return Answers(space.classes, list(labels_), list(marginals), np.array(log_prob))
 
 
+def missing(methods: Sequence[str]) -> list[str]:
+    """The methods that need a package that is not installed."""
+    from importlib.util import find_spec
+
+    return [method for method in methods if method == "crfsuite" and find_spec("pycrfsuite") is None]
+
+
 PEERS: dict[str, Method] = {"logistic": logistic, "crfsuite": crfsuite}
 
 

@@ -294,7 +294,7 @@ _ARCHITECTURES: dict[str, tuple[dict[str, Any], str, str, SequenceFigures | None
         {"transitions": "gaussian", "n_layers": 5},
         "SDGP1 with 5 layers, D A.6",
         "deep Gaussian process with 5 layers of random features, Gaussian transitions",
-        _d("A.1", (7.14, 12.02, 16.55, 6.78), (1693, 518, 263), 1456, 721, 314),
+        _d("A.1", (7.14, 12.02, 16.55, 6.78), (1693, 518, 263, 530), 1456, 721, 314, 560),
     ),
     "SDGP1-10": (
         {"transitions": "gaussian", "n_layers": 10},

@@ -8,7 +8,7 @@ from typing import Literal, get_args
 import torch
 
 from extremegp.building import ModelSettings, PosteriorName
-from extremegp.latents import DeepRandomFeatures, Latents, LinearFunctions, SumLatents
+from extremegp.latents import DeepRandomFeatures, JoinedLatents, Latents, LinearFunctions, SumLatents
 from extremegp.latents.linear import LinearPosterior
 from extremegp.latents.random_features import Frequencies
 from extremegp.likelihoods.linear_chain import ChainObjective, LinearChain, Transitions
@@ -68,8 +68,9 @@ class SequenceSettings:
     def build(self) -> SequenceModel:
         """A model with parameters of these shapes; `start_sequences` or stored tensors give them their values."""
         likelihood = LinearChain(self.n_labels, transitions=self.transitions, objective=self.objective)
-        p = likelihood.n_functions
-        latents = self._latents(p)
+        p, v = likelihood.n_functions, self.n_labels
+        # Pairs of labels have a network of their own.
+        latents = self._latents(p) if p == v else JoinedLatents([self._latents(v), self._latents(p - v)])
         if self.linear_term:
             linear = LinearFunctions(self.n_features, p, prior_variance=self.prior_variance, posterior="point")
             latents = SumLatents([latents, linear])

@@ -1,6 +1,6 @@
 """Latent functions: for a batch of inputs, the posterior marginals of P functions, and a KL term."""
 
-from extremegp.latents.base import ConditionedLatents, Latents, Marginals, SumLatents
+from extremegp.latents.base import ConditionedLatents, JoinedLatents, Latents, Marginals, SumLatents
 from extremegp.latents.linear import LinearFunctions
 from extremegp.latents.random_features import DeepRandomFeatures
 from extremegp.latents.sparse_gp import SparseGP
@@ -8,6 +8,7 @@ from extremegp.latents.sparse_gp import SparseGP
 __all__ = [
     "ConditionedLatents",
     "DeepRandomFeatures",
+    "JoinedLatents",
     "Latents",
     "LinearFunctions",
     "Marginals",

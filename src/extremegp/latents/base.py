@@ -138,6 +138,47 @@ class _ConditionedSum(ConditionedLatents):
         return total
 
 
+class _ConditionedJoin(ConditionedLatents):
+    def __init__(self, parts: Sequence[ConditionedLatents]) -> None:
+        self.parts, self.width = parts, max(part.width for part in parts)
+        self.alike = all(part.alike for part in parts)
+
+    def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
+        found = [part.marginals(x) for part in self.parts]
+        both = (torch.cat([of[i] for of in found], dim=-1) for i in (0, 1))  # type: ignore[misc]
+        return Marginals(*(part if functions is None else part.index_select(-1, functions) for part in both))
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        return torch.cat([part.draws(x, lengths, n_draws, generator) for part in self.parts], dim=-1)
+
+    def kl(self) -> Float[Tensor, ""]:
+        total = self.parts[0].kl()
+        for part in self.parts[1:]:
+            total = total + part.kl()
+        return total
+
+
+class JoinedLatents(Latents):
+    """The functions of several latents, one after the other, independent of each other (SDGP2, D 4.8)."""
+
+    def __init__(self, parts: Sequence[Latents]) -> None:
+        super().__init__()
+        self.parts = nn.ModuleList(parts)
+        self.n_functions = sum(part.n_functions for part in parts)
+
+    def condition(self, seed: int = 0) -> ConditionedLatents:
+        return _ConditionedJoin([part.condition(seed + i) for i, part in enumerate(self._latents())])
+
+    def project(self) -> None:
+        for part in self._latents():
+            part.project()
+
+    def _latents(self) -> list[Latents]:
+        return [part for part in self.parts if isinstance(part, Latents)]
+
+
 class SumLatents(Latents):
     """h_p = sum of independent latent functions, each with its own posterior: a sum of kernels with a mean for each."""
 

@@ -113,12 +113,13 @@ def sequence_memory(
     if settings.latents == "random-features":
         features = settings.n_random_features * (2 if settings.kernel == "se" else 1)
         width, deep = settings.n_reduced or d, settings.n_layers - 1
-        inputs = width + deep * (settings.n_hidden + width * settings.feed_forward)
+        networks = 2 if settings.transitions == "indexed" else 1
+        inputs = networks * (width + deep * (settings.n_hidden + width * settings.feed_forward))
         # What is drawn once has neither gradient nor moments; its product with the deviations has a gradient.
         frequencies = inputs * settings.n_random_features * (3 if settings.frequencies == "prior-fixed" else 12) // 4
-        parameters = frequencies + 2 * features * (deep * settings.n_hidden + p) + d * settings.n_reduced
+        parameters = frequencies + 2 * features * (deep * settings.n_hidden + p) + networks * d * settings.n_reduced
         passes = n_draws if deep or settings.frequencies == "var-resampled" else 1
-        of_batch = 4 * b * features * settings.n_layers * passes
+        of_batch = 4 * networks * b * features * settings.n_layers * passes
         of_sequence = features
     elif settings.latents == "gp":
         full = settings.posterior.startswith("full")
