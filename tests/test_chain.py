@@ -198,6 +198,21 @@ def test_labels_may_have_draws_of_their_own(indexed: bool) -> None:
 
 @DRAWS
 @KINDS
+def test_several_labellings_have_the_log_probabilities_of_each(draws: tuple[int, ...], indexed: bool) -> None:
+    case = make(draws=draws, indexed=indexed)
+    labellings = [some_labels(case, seed) for seed in range(3)]
+    together = list(chain.sequence_log_probs(case.unary, case.transitions, labellings, case.lengths))
+    assert len(together) == 3
+    for labels, log_prob in zip(labellings, together, strict=True):
+        assert torch.equal(log_prob, chain.sequence_log_prob(case.unary, case.transitions, labels, case.lengths))
+        for r, s, unary, transitions in case.sequences:
+            expected = enumerate_labellings(unary, transitions)
+            y = tuple(labels[s, : len(unary)].tolist())
+            assert log_prob[(*r, s)].item() == pytest.approx(score(unary, transitions, y) - expected.log_z, rel=1e-11)
+
+
+@DRAWS
+@KINDS
 def test_viterbi_finds_the_best_of_the_enumeration(draws: tuple[int, ...], indexed: bool) -> None:
     for case in cases(draws, indexed):
         labels, scores = chain.viterbi(*case)

@@ -8,7 +8,7 @@ import scipy.sparse
 import torch
 
 from extremegp.initialisation import start_sequences
-from extremegp.latents import DeepRandomFeatures, LinearFunctions, SparseGP, SumLatents
+from extremegp.latents import DeepRandomFeatures, JoinedLatents, LinearFunctions, SparseGP, SumLatents
 from extremegp.sequence_building import SEQUENCE_LATENTS, SequenceSettings
 from extremegp.sequence_model import SequenceModel
 from tests.models import as_array, random_inputs
@@ -45,7 +45,10 @@ def test_there_is_a_function_for_each_label_and_for_each_pair_where_transitions_
     changes: dict[str, Any], kind: type, transitions: str, n_functions: int
 ):
     model = started(transitions=transitions, **changes)
-    assert isinstance(model.latents, kind)
+    apart = transitions == "indexed" and kind is not SumLatents
+    parts = list(model.latents.parts) if isinstance(model.latents, JoinedLatents) else [model.latents]
+    assert [part.n_functions for part in parts] == ([V, V * V] if apart else [n_functions])
+    assert all(isinstance(part, kind) for part in parts)
     assert model.latents.n_functions == len(model.mixing.bias) == n_functions
     draws = model.latents.condition().draws(
         torch.from_numpy(X.toarray()), torch.tensor([20]), 2, torch.Generator().manual_seed(0)

@@ -325,12 +325,3 @@ def test_every_learnt_parameter_gets_a_gradient(latents: str):
         if parameter.requires_grad:
             assert parameter.grad is not None, name
             assert parameter.grad.abs().max() > 0, name
-
-
-@pytest.mark.parametrize("latents", LATENTS)
-def test_utilities_are_scaled_and_shifted_draws_of_the_functions(latents: str):
-    model, x, lengths = _model(latents), torch.from_numpy(X), torch.tensor(LENGTHS)
-    f = model.utilities(x, lengths, 4, torch.Generator().manual_seed(5))
-    h = model.latents.condition().draws(x, lengths, 4, torch.Generator().manual_seed(5))
-    assert f.shape == (4, len(X), V)
-    torch.testing.assert_close(f, h * model.mixing.log_scales.exp() + model.mixing.bias)

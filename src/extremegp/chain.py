@@ -34,6 +34,8 @@ D <= 30 in float32 for V = 23, D <= 330 in float64. Wider transitions, as with f
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -110,8 +112,16 @@ def sequence_log_prob(
     unary: Float[Tensor, "*R S T V"], transitions: Tensor, labels: Int[Tensor, "*R S T"], lengths: Int[Tensor, " S"]
 ) -> Float[Tensor, "*R S"]:
     """log p(y) = score(y) - log Z, the difference taken in float64. Arguments as `path_score`."""
-    log_prob = _path_score(unary, transitions, labels, lengths) - log_partition_64(unary, transitions, lengths)
-    return log_prob.to(unary.dtype)
+    return next(sequence_log_probs(unary, transitions, [labels], lengths))
+
+
+def sequence_log_probs(
+    unary: Float[Tensor, "*R S T V"], transitions: Tensor, labellings: Iterable[Tensor], lengths: Int[Tensor, " S"]
+) -> Iterator[Float[Tensor, "*R S"]]:
+    """`sequence_log_prob` of several labellings of the same sequences, one at a time, with log Z computed once."""
+    log_z = log_partition_64(unary, transitions, lengths)
+    for labels in labellings:
+        yield (_path_score(unary, transitions, labels, lengths) - log_z).to(unary.dtype)
 
 
 @torch.no_grad()

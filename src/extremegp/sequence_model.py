@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from extremegp.latents import Latents
@@ -56,13 +56,6 @@ class SequenceModel(nn.Module):
         generator = torch.Generator(x.device).manual_seed(context.seed)
         conditioned = self.latents.condition(context.seed)
         f = self.mixing.at(conditioned.draws(x, context.lengths, context.n_draws, generator))
-        likelihood = self.likelihood
-        data = likelihood.log_prob(f, y.columns, context.lengths, generator, objective=likelihood.objective)
-        kl = conditioned.kl() + likelihood.kl() + 0.5 * self.mixing.bias.square().sum() / self._BIAS_VARIANCE
+        data = self.likelihood.log_prob(f, y.columns, context.lengths, generator)
+        kl = conditioned.kl() + self.likelihood.kl() + 0.5 * self.mixing.bias.square().sum() / self._BIAS_VARIANCE
         return ELBO(data.sum() / context.n_draws, kl, n_rows / x.shape[0])
-
-    def utilities(
-        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
-    ) -> Float[Tensor, "R B P"]:
-        """Draws of the functions, as the likelihood takes them."""
-        return self.mixing.at(self.latents.condition().draws(x, lengths, n_draws, generator))

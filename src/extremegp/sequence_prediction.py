@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -40,9 +40,7 @@ class Block(NamedTuple):
 
     def log_prob(self, labels: Int[Tensor, "S T"]) -> Float[Tensor, " S"]:
         """log p(y) of a labelling of each sequence, p averaged over the draws; padding may be anything."""
-        each = chain.sequence_log_prob(self.unary, self.transitions, labels, self.lengths).double()
-        # Rounding may leave a little more than certainty.
-        return (each.logsumexp(0) - math.log(len(each))).clamp(max=0.0)
+        return next(self._log_probs([labels]))
 
     def k_best(self, k: int) -> tuple[Int[Tensor, "S k T"], Float[Tensor, "S k"]]:
         """The k best labellings at the mean scores, ordered by their log p averaged over the draws.
@@ -52,10 +50,15 @@ class Block(NamedTuple):
         shared = self.transitions.ndim == 2
         transitions = self.transitions if shared else self.transitions.mean(0)
         paths, _ = chain.k_best(self.unary.mean(0), transitions, self.lengths, k)
-        scores = torch.stack([self.log_prob(paths[:, i].clamp(min=0)) for i in range(paths.shape[1])], dim=1)
+        scores = torch.stack([*self._log_probs(paths.clamp(min=0).unbind(1))], dim=1)
         scores = scores.masked_fill(paths[:, :, 0] < 0, -math.inf)
         order = torch.sort(scores, dim=1, descending=True, stable=True).indices
         return paths.gather(1, order.unsqueeze(-1).expand_as(paths)), scores.gather(1, order)
+
+    def _log_probs(self, labellings: Iterable[Int[Tensor, "S T"]]) -> Iterator[Float[Tensor, " S"]]:
+        for each in chain.sequence_log_probs(self.unary, self.transitions, labellings, self.lengths):
+            # Rounding may leave a little more than certainty.
+            yield (each.double().logsumexp(0) - math.log(len(each))).clamp(max=0.0)
 
 
 class SequencePredictor:

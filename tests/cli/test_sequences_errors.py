@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -93,7 +95,9 @@ def test_a_column_beyond_the_data_s_is_told_with_their_number(sequence_files: Pa
         (["--preset", "CFR"], "did you mean 'CRF'"),
         (["--set", "template=U"], "use --template FILE"),
         (["--set", "n_latent=3"], "'n_latent' is unknown"),
+        (["--set", "labels=NN,VB"], "--set cannot set labels: a list of labels can only be given from Python"),
         (["--set", "transitions=some"], "transitions"),
+        (["--preset", "CRF", "--set", "kernel=cosine"], "kernel must be one of linear, "),
         (["--set", "n_draws=0"], "n_draws must be"),
         (["--set", "epochs=few"], "epochs"),
         (["--separator", ""], "separator"),
@@ -279,3 +283,17 @@ def test_a_file_of_labels_never_seen_is_measured(tagger: Path, tmp_path: Path, r
     shown = run("evaluate", tagger, tmp_path / "new.txt")
     assert shown.exit_code == 0
     assert "2 of 2 tokens have a label that training never saw (X, Y)" in shown.stdout
+
+
+@pytest.mark.parametrize("command", ["predict", "evaluate"])
+@pytest.mark.parametrize(
+    ("name", "value"), [("n_draws", "many"), ("n_draws", 0), ("n_draws", 2**70), ("decoding", "greedy")]
+)
+def test_altered_parameters_of_prediction_are_named(
+    sequence_files: Path, tagger: Path, tmp_path: Path, run: Run, command: str, name: str, value: object
+) -> None:
+    shutil.copytree(tagger, tmp_path / "m")
+    config = json.loads((tmp_path / "m" / "config.json").read_text())
+    config["params"][name] = value
+    (tmp_path / "m" / "config.json").write_text(json.dumps(config))
+    run.fails(command, tmp_path / "m", sequence_files / "test.txt", naming=f"{name} must be")

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 import torch
@@ -20,7 +22,7 @@ LABELS = torch.randint(V, (B,), generator=torch.Generator().manual_seed(5))
 KINDS = pytest.mark.parametrize("transitions", TRANSITIONS)
 
 
-def _chain(transitions: str, **options: float) -> LinearChain:
+def _chain(transitions: str, **options: Any) -> LinearChain:
     likelihood = LinearChain(V, transitions=transitions, **options).double()  # type: ignore[arg-type]
     randomise(likelihood, scale=0.7)
     return likelihood
@@ -35,8 +37,8 @@ def _generator() -> torch.Generator:
     return torch.Generator().manual_seed(2)
 
 
-def _log_prob(likelihood: LinearChain, f: Tensor, objective: str = "exact") -> Tensor:
-    return likelihood.log_prob(f, LABELS, torch.tensor(LENGTHS), _generator(), objective=objective)  # type: ignore[arg-type]
+def _log_prob(likelihood: LinearChain, f: Tensor) -> Tensor:
+    return likelihood.log_prob(f, LABELS, torch.tensor(LENGTHS), _generator())
 
 
 def _pairs(likelihood: LinearChain, f: Tensor) -> np.ndarray:
@@ -56,10 +58,10 @@ def _pairs(likelihood: LinearChain, f: Tensor) -> np.ndarray:
 @pytest.mark.parametrize("objective", CHAIN_OBJECTIVES)
 @KINDS
 def test_log_prob_is_that_of_the_enumeration(transitions: str, objective: str):
-    likelihood = _chain(transitions)
+    likelihood = _chain(transitions, objective=objective)
     f = _functions(likelihood)
     assert likelihood.n_functions == (V + V * V if transitions == "indexed" else V)
-    got, pairs = _log_prob(likelihood, f, objective), _pairs(likelihood, f)
+    got, pairs = _log_prob(likelihood, f), _pairs(likelihood, f)
     assert got.shape == (R, len(LENGTHS))
     for r in range(R):
         for s, (start, length) in enumerate(zip(STARTS, LENGTHS, strict=True)):
@@ -141,11 +143,11 @@ def test_function_v_plus_v_i_plus_j_is_for_label_i_before_and_j_at_an_input():
 @pytest.mark.parametrize("objective", CHAIN_OBJECTIVES)
 @KINDS
 def test_gradients_are_those_of_finite_differences(transitions: str, objective: str):
-    likelihood = _chain(transitions)
+    likelihood = _chain(transitions, objective=objective)
     f = _functions(likelihood).requires_grad_()
     learnt = [parameter for parameter in likelihood.parameters() if parameter.requires_grad]
 
     def value(f: Tensor, *_: Tensor) -> Tensor:
-        return _log_prob(likelihood, f, objective)
+        return _log_prob(likelihood, f)
 
     assert torch.autograd.gradcheck(value, (f, *learnt))

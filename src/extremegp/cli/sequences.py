@@ -52,7 +52,6 @@ ProbabilitiesOption = Annotated[
     bool, typer.Option("--probabilities", help="Add the marginal probability of every label. For sequences.")
 ]
 
-# A comment that the template of a model starts with: a template alone does not tell how many columns there were.
 _BLANKS = b" \t"
 _DOCUMENT_START = b"-DOCSTART-"
 
@@ -202,12 +201,16 @@ def decoded(
         x: inputs of the tokens, one sequence after the other.
         lengths: of the sequences.
         decoding: how; None for what the model was trained with.
+
+    Raises:
+        SettingsError: the model was altered to a decoding or a number of draws that there is not.
     """
     from extremegp import chain
-    from extremegp.sequence_prediction import SequencePredictor
+    from extremegp.estimators.resolve import choice
+    from extremegp.estimators.sequences import DECODINGS
 
-    decoding = decoding or classifier.decoding
-    for block in SequencePredictor(classifier.model_, n_draws=classifier.n_draws).blocks(x, lengths):
+    decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
+    for block in classifier.predictor().blocks(x, lengths):
         marginals = block.marginals().mean(0)
         if decoding == "viterbi":
             codes = chain.unpad(block.k_best(1)[0][:, 0], block.lengths, dim=-1)

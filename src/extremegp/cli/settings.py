@@ -14,7 +14,12 @@ if TYPE_CHECKING:
     from extremegp.cli.common import Classifier
     from extremegp.presets import Preset
 
-_OWNED = {"checkpoint": "it is always MODEL.checkpoint", "verbose": "use --quiet", "template": "use --template FILE"}
+_OWNED = {
+    "checkpoint": "it is always MODEL.checkpoint",
+    "verbose": "use --quiet",
+    "template": "use --template FILE",
+    "labels": "a list of labels can only be given from Python",
+}
 
 
 def parse_settings(pairs: Iterable[str], task: Task = "multilabel") -> dict[str, Any]:

@@ -123,10 +123,7 @@ def check_sequence_settings(settings: SequenceSettings) -> SequenceSettings:
     number("prior_variance", settings.prior_variance, low=0, open_low=True)
     for name in ("linear_term", "ard", "feed_forward"):
         choice(name, getattr(settings, name), (True, False))
-    if settings.latents == "random-features":
-        choice("kernel", settings.kernel, FEATURE_KERNELS)
-    elif settings.latents == "gp" and settings.kernel not in KERNEL_NAMES:
-        raise SettingsError(f"kernel must be one of {', '.join(KERNEL_NAMES)}; it is {settings.kernel!r}")
+    choice("kernel", settings.kernel, FEATURE_KERNELS if settings.latents == "random-features" else KERNEL_NAMES)
     if settings.linear_term and settings.latents.startswith("linear"):
         raise SettingsError(f'linear_term adds linear functions, which latents="{settings.latents}" are already')
     if settings.n_layers > 1 and settings.latents != "random-features":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
 
 import numpy as np
 import torch
@@ -37,7 +37,8 @@ from extremegp.training import NoReporter, ProgressReporter, train
 from extremegp.training.plan import check_memory, sequence_memory
 
 Decoding = Literal["max-marginal", "viterbi"]
-_DECODINGS = ("max-marginal", "viterbi")
+DECODINGS: tuple[str, ...] = get_args(Decoding)
+_MOST_DRAWS = 100_000
 _VALIDATION_DRAWS = 8
 
 
@@ -320,16 +321,18 @@ class SequenceGPClassifier(GPEstimator):
         sequence_features(params)
         sizes = SequenceSizes(1, 1, 1, 2)
         sequence_training(params, model=sequence_settings(params, sizes), sizes=sizes, seed=0)
-        number("n_draws", self.n_draws, low=1, high=100_000, integer=True)
+        number("n_draws", self.n_draws, low=1, high=_MOST_DRAWS, integer=True)
         number("validation_fraction", self.validation_fraction, low=0, high=0.9)
-        choice("decoding", self.decoding, _DECODINGS)
+        choice("decoding", self.decoding, DECODINGS)
         choice("dtype", self.dtype, DTYPES)
-        if isinstance(self.labels, (str, bytes)) or not isinstance(self.labels, Sequence | np.ndarray | None):
-            raise SettingsError(f"labels must be a list of labels, or None; it is {self.labels!r}")
+        labels: Any = self.labels
+        listed = labels.ndim == 1 if isinstance(labels, np.ndarray) else isinstance(labels, Sequence | None)
+        if not listed or isinstance(labels, (str, bytes)):
+            raise SettingsError(f"labels must be a list of labels, or None; it is {labels!r}")
 
     def predict(self, X: Any) -> list[NDArray[Any]]:
         """The labels of every sequence by `decoding`, S arrays in the type that `fit` was given."""
-        if choice("decoding", self.decoding, _DECODINGS) == "viterbi":
+        if choice("decoding", self.decoding, DECODINGS) == "viterbi":
             return [best[0][0] for best in self.predict_k_best(X, 1)]
         return [self.label_space_.decode(p.argmax(1)) for p in self.predict_marginals(X)]
 
@@ -366,12 +369,15 @@ class SequenceGPClassifier(GPEstimator):
         """
         x, lengths = self._features(X)
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
-        padded = chain.pad(torch.from_numpy(codes), torch.from_numpy(lengths), dim=-1)
-        seen = ~np.logical_or.reduceat(codes < 0, np.cumsum(lengths) - lengths)
-        values = [
-            block.log_prob(padded[block.sequences, : int(block.lengths.max())].clamp(min=0).to(block.lengths.device))
-            for block in self._predictor().blocks(x, lengths)
-        ]
+        ends = np.cumsum(lengths)
+        seen = ~np.logical_or.reduceat(codes < 0, ends - lengths)
+        own = torch.from_numpy(codes).clamp(min=0)
+        values: list[torch.Tensor] = []
+        first = 0
+        for block in self.predictor().blocks(x, lengths):
+            # Padded to the longest of the block, not of all sequences.
+            tokens = slice(first, first := int(ends[block.sequences.stop - 1]))
+            values.append(block.log_prob(chain.pad(own[tokens].to(block.lengths.device), block.lengths, dim=-1)))
         return np.where(seen, torch.cat(values).cpu().numpy(), -np.inf)
 
     def predict_uncertainty(self, X: Any) -> list[Uncertainty]:
@@ -397,6 +403,15 @@ class SequenceGPClassifier(GPEstimator):
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
         return float(np.mean(self.label_space_.encode(np.concatenate(predicted)) == codes))
 
+    def predictor(self) -> SequencePredictor:
+        """What draws from the fitted model, `n_draws` times.
+
+        Raises:
+            SettingsError: `n_draws` is outside its domain, as in an altered model.
+        """
+        n_draws = number("n_draws", self.n_draws, low=1, high=_MOST_DRAWS, integer=True)
+        return SequencePredictor(self.model_, n_draws=n_draws)
+
     def _with_known_labels(self, codes: NDArray[np.int64], space: ClassSpace) -> tuple[NDArray[np.int64], ClassSpace]:
         """Codes of the labels of y in the space of these and of `labels`, and that space."""
         if self.labels is None:
@@ -417,17 +432,14 @@ class SequenceGPClassifier(GPEstimator):
         check_is_fitted(self, "model_")
         return self.features_.transform(X)
 
-    def _predictor(self) -> SequencePredictor:
-        return SequencePredictor(self.model_, n_draws=number("n_draws", self.n_draws, low=1, integer=True))
-
     def _blocks(self, X: Any) -> Any:
         x, lengths = self._features(X)
-        return self._predictor().blocks(x, lengths)
+        return self.predictor().blocks(x, lengths)
 
     def _of_tokens(self, X: Any, values: Callable[[Block], torch.Tensor]) -> list[NDArray[np.float32]]:
         """What tokens have a row of, split into sequences."""
         x, lengths = self._features(X)
-        rows = [values(block).cpu().numpy().astype(np.float32) for block in self._predictor().blocks(x, lengths)]
+        rows = [values(block).cpu().numpy().astype(np.float32) for block in self.predictor().blocks(x, lengths)]
         return np.split(np.concatenate(rows), np.cumsum(lengths)[:-1])
 
     @classmethod

@@ -74,23 +74,20 @@ class LinearChain(nn.Module):
         labels: Int[Tensor, " B"],
         lengths: Int[Tensor, " S"],
         generator: torch.Generator,
-        *,
-        objective: ChainObjective = "exact",
     ) -> Float[Tensor, "R S"]:
-        """log p(y | f) of every sequence at draws of the functions, or its pseudo-likelihood.
+        """log p(y | f) of every sequence at draws of the functions, or its pseudo-likelihood, as the objective is.
 
         Args:
             f: R draws of the functions at the inputs of S sequences, one after the other.
             labels: their labels.
             lengths: of the sequences.
             generator: decides the draws of f_bin.
-            objective: which of the two.
         """
         if self.transitions == "none":
             own = f.log_softmax(-1).gather(-1, labels.expand(len(f), -1).unsqueeze(-1)).squeeze(-1)
             return chain.pad(own, lengths, dim=-1).sum(-1)
         unary, transitions = self.potentials(f, lengths, generator)
-        score = chain.sequence_log_prob if objective == "exact" else chain.piecewise_pseudo_likelihood
+        score = chain.sequence_log_prob if self.objective == "exact" else chain.piecewise_pseudo_likelihood
         return score(unary, transitions, chain.pad(labels, lengths, dim=-1), lengths)
 
     def kl(self) -> Float[Tensor, ""]:
