@@ -349,3 +349,11 @@ def test_an_altered_state_is_refused(case: str):
 def test_a_state_that_is_none_is_refused(config: Any):
     with pytest.raises(ModelFormatError, match="not one of sequences"):
         SequenceFeatures.from_state(config, {})
+
+
+@pytest.mark.parametrize("form", [np.asarray, scipy.sparse.csr_matrix])
+def test_features_too_large_for_the_scale_of_training_are_refused(form):
+    features = SequenceFeatures()
+    features.fit_transform([form(np.full((2, 2), 1e-30, dtype=np.float32))])
+    with pytest.raises(DataError, match="so much larger than those of training"):
+        features.transform([form(np.full((1, 2), 1e20, dtype=np.float32))])

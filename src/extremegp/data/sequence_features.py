@@ -120,7 +120,11 @@ class SequenceFeatures:
         return [list(chain(*parts)) for parts in zip(unary, self.template.expand_binary(sequence), strict=True)]
 
     def _weighted(self, x: FloatMatrix) -> FloatMatrix:
-        return (x @ diags_array(self._weights)).tocsr() if issparse(x) else x * self._weights
+        with np.errstate(over="ignore"):
+            weighted = (x @ diags_array(self._weights)).tocsr() if issparse(x) else x * self._weights
+        if not np.isfinite(weighted.data if issparse(weighted) else weighted).all():
+            raise DataError("X has features so much larger than those of training that float32 cannot hold them scaled")
+        return weighted
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """What `from_state` needs: a configuration that JSON can hold, and arrays by name."""

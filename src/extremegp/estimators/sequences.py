@@ -68,7 +68,8 @@ class SequenceGPClassifier(GPEstimator):
 
     Args:
         template: text of a CRF++ template. X is then sequences of rows of columns, strings, which it expands; without,
-            sequences of tokens that are mappings {name: value} or lists of names, or a matrix for every sequence.
+            sequences of tokens that are mappings {name: value} or lists of names, or a matrix for every sequence. One
+            without B lines does not do without transitions: that is transitions="none".
         min_count: features that fewer training tokens have are left out.
         hash_size: hash feature names to so many columns, in place of a vocabulary.
         weighting: "idf" gives features that few tokens have more weight, log(1 + N / n).
