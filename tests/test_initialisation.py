@@ -196,3 +196,27 @@ def test_biases_of_classes_are_logarithms_of_their_frequencies_and_functions_sta
         # One row is not enough for three inducing inputs.
         assert np.linalg.norm(z[3] - 10 * np.eye(4)[3], axis=1).min() < 0.1
         assert len(np.unique(z[3], axis=0)) == 3
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_of_very_many_rows_or_entries_some_are_enough_to_start(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, seen = replace(SETTINGS, **KINDS[kind]), []
+    some_in_memory = initialisation._some_in_memory
+
+    def noted(x: Any, size: int, rng: np.random.Generator) -> Any:
+        seen.append(some_in_memory(x, size, rng).toarray())
+        return scipy.sparse.csr_matrix(seen[-1])
+
+    monkeypatch.setattr(initialisation, "_some_in_memory", noted)
+    of_all = _started(settings)
+    monkeypatch.setattr(initialisation, "_START_ROWS", 12)
+    _started(settings)
+    monkeypatch.setattr(initialisation, "_START_ROWS", 500_000)
+    monkeypatch.setattr(initialisation, "_START_ENTRIES", _data()[0].nnz // 2)
+    _started(settings)
+    monkeypatch.setattr(initialisation, "_START_ENTRIES", 1)
+    least = _started(settings)
+    assert [len(rows) for rows in seen] == [N, 12, N // 2, M]
+    rows = {row.tobytes() for row in _data()[0].toarray()}
+    assert all({row.tobytes() for row in some} <= rows for some in seen)
+    assert of_all.latents.inducing().shape == least.latents.inducing().shape

@@ -8,12 +8,13 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
-from scipy.sparse.linalg import aslinearoperator, svds
+from scipy.sparse.linalg import LinearOperator, aslinearoperator, svds
 from sklearn.cluster import MiniBatchKMeans
 from sklearn.preprocessing import normalize
 from sklearn.utils.extmath import randomized_svd
 from torch import Tensor
 
+from extremegp.data.validation import column_counts, is_mapped, row_blocks
 from extremegp.inducing import (
     InducingInputs,
     SeparateInducingInputs,
@@ -32,6 +33,8 @@ Matrix = scipy.sparse.csr_matrix | NDArray[Any]
 
 _HASHED_FEATURES = 4096
 _SIZED_ROWS = 2000
+# Inducing inputs start from so many rows and stored entries at most: the start takes several copies of them.
+_START_ROWS, _START_ENTRIES = 500_000, 1 << 27
 
 
 @torch.no_grad()
@@ -71,7 +74,7 @@ def initialise(
         elif isinstance(module, InducingInputs):
             _start_inducing(module, x, inducing_start, rng)
     mixing, n_rows = model.mixing, x.shape[0]
-    frequency = recorded = np.asarray(y.sum(axis=0), dtype=np.float64).ravel() / n_rows
+    frequency = recorded = column_counts(y) / n_rows
     if propensities is not None:
         assert isinstance(model.likelihood, BernoulliLabels)
         assert model.likelihood.propensities is not None
@@ -141,17 +144,31 @@ def _principal_loadings(y: scipy.sparse.csr_matrix, n_latent: int, rng: np.rando
     There are at most min(N, K) - 1 of them; other columns are small and random.
     """
     n_rows, n_labels = y.shape
-    means = np.asarray(y.mean(axis=0)).ravel()
+    counts = column_counts(y)
     found = min(n_latent, n_rows - 1, n_labels - 1)
     loadings = rng.normal(scale=0.1 / np.sqrt(n_latent), size=(n_labels, n_latent))
-    if found > 0:
-        centred = aslinearoperator(y.astype(np.float64)) - aslinearoperator(np.ones((n_rows, 1))) @ aslinearoperator(
-            means[None]
-        )
+    # Labels that all rows have, or none, are nothing once they are centred.
+    if found > 0 and ((counts > 0) & (counts < n_rows)).any():
+        means = aslinearoperator(counts[None] / n_rows)
+        centred = _float64_operator(y) - aslinearoperator(np.ones((n_rows, 1))) @ means
         _, deviations, directions = svds(centred, k=found, random_state=int(rng.integers(2**31)))
         principal = directions.T[:, ::-1] * deviations[::-1]
         loadings[:, :found] = principal / max(np.sqrt(n_latent * np.square(principal).mean()), 1e-12)
     return loadings
+
+
+def _float64_operator(y: scipy.sparse.csr_matrix) -> LinearOperator:
+    """Products with y and its transpose in float64, a block of rows at a time: y as a whole is not converted."""
+    blocks = [*row_blocks(y.indptr)]
+
+    def product(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.concatenate([y[rows].astype(np.float64) @ v for rows in blocks])
+
+    def transposed(v: NDArray[np.float64]) -> NDArray[np.float64]:
+        parts = (y[rows].astype(np.float64).T @ v[rows] for rows in blocks)
+        return sum(parts, start=np.zeros(1))
+
+    return LinearOperator(y.shape, product, transposed, product, np.float64, transposed)
 
 
 def _fill(parameter: Tensor, values: NDArray[Any]) -> None:
@@ -162,6 +179,7 @@ def _start_inducing(
     inducing: InducingInputs, x: Matrix, how: Literal["kmeans", "rows"], rng: np.random.Generator
 ) -> None:
     size = len(inducing)
+    x = _some_in_memory(x, size, rng)
     if isinstance(inducing, SparseInducingInputs):
         n_entries = inducing.columns.shape[1]
         columns, entries = _largest_entries(_sparse_centres(x, size, how, rng), n_entries, rng)
@@ -205,6 +223,17 @@ def _dense(rows: Matrix) -> NDArray[np.float32]:
 def _random_rows(x: Matrix, size: int, rng: np.random.Generator) -> Matrix:
     chosen: Matrix = x[rng.choice(x.shape[0], size=size, replace=size > x.shape[0])]
     return chosen
+
+
+def _some_in_memory(x: Matrix, size: int, rng: np.random.Generator) -> Matrix:
+    """The inputs that inducing inputs start from: all of them unless they are very many, and never on disk."""
+    n_rows, most = x.shape[0], _START_ROWS
+    if scipy.sparse.issparse(x):
+        most = min(most, _START_ENTRIES * n_rows // max(x.nnz, 1))
+    if n_rows > max(most, size):
+        chosen: Matrix = x[np.sort(rng.choice(n_rows, size=max(most, size), replace=False))]
+        return chosen
+    return x.copy() if is_mapped(x) else x
 
 
 def _clusters(x: Matrix, n_clusters: int, rng: np.random.Generator) -> MiniBatchKMeans:

@@ -41,7 +41,8 @@ class SparseRows:
         return cls(
             torch.from_numpy(matrix.indptr.astype(np.int64)).to(device),
             torch.from_numpy(matrix.indices.astype(np.int64)).to(device),
-            torch.from_numpy(matrix.data).to(device=device, dtype=dtype),
+            # What is mapped from a file is read-only, which tensors cannot be.
+            torch.from_numpy(np.require(matrix.data, requirements="W")).to(device=device, dtype=dtype),
             int(matrix.shape[1]),
         )
 

@@ -16,7 +16,7 @@ import extremegp
 from extremegp.cli import app
 from extremegp.cli.app import OneLineErrors
 
-_COMMANDS = ("demo", "train", "predict", "evaluate", "info", "presets")
+_COMMANDS = ("demo", "train", "predict", "evaluate", "convert", "info", "presets")
 _COLOUR_VARIABLES = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 
 

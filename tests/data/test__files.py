@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from extremegp.data._files import atomic_writer, base_suffix, line_blocks
+from extremegp.data._files import atomic_writer, base_suffix, line_blocks, text_blocks
 from extremegp.errors import DataError
 
 COMPRESS = {
@@ -163,3 +163,20 @@ def test_base_suffix_looks_below_the_compression() -> None:
     assert base_suffix("a/train.JSONL.gz") == ".jsonl"
     assert base_suffix("train.txt") == ".txt"
     assert base_suffix("train.xz") == ""
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".bz2", ".xz", ".zst"])
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_blocks_go_on_from_the_end_of_any_other(tmp_path: Path, suffix: str, end: bytes) -> None:
+    path = tmp_path / f"file.txt{suffix}"
+    content = b"\xef\xbb\xbfone\r\ntwo\n\xef\xbb\xbfthree\r\n\nfive" + end
+    with atomic_writer(path) as stream:
+        stream.write(content)
+    for block_bytes in (1, 3, 7, 100):
+        blocks = [*text_blocks(path, block_bytes)]
+        assert blocks[-1].end == len(content)
+        assert blocks[-1].read == path.stat().st_size
+        for i, block in enumerate(blocks):
+            assert content[: block.end].endswith(b"\n") or block.end == len(content)
+            later = b"".join(other.lines for other in text_blocks(path, block_bytes, offset=block.end))
+            assert later == b"".join(other.lines for other in blocks[i + 1 :])

@@ -13,7 +13,7 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
 from extremegp.data import xc
-from extremegp.data._files import line_blocks
+from extremegp.data._files import line_blocks, text_blocks
 from extremegp.data.xc import Dataset, read_xc, write_xc
 from extremegp.errors import DataError
 
@@ -171,7 +171,7 @@ def test_a_bad_row_is_refused_with_its_line(tmp_path: Path, row: str, problem: s
 
 def test_the_line_is_right_in_later_blocks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = save(tmp_path, "100 9 9\n" + "1 2:1\n" * 70 + "1 2:x\n" + "1 2:1\n" * 29)
-    monkeypatch.setattr(xc, "line_blocks", partial(line_blocks, block_bytes=50))
+    monkeypatch.setattr(xc, "text_blocks", partial(text_blocks, block_bytes=50))
     with pytest.raises(DataError, match=r":72: "):
         read_xc(path)
 
@@ -245,7 +245,7 @@ def test_what_is_written_reads_back_exactly(
     path = tmp_path_factory.getbasetemp() / f"round_trip.txt{suffix}"
     write_xc(path, X, Y)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(xc, "line_blocks", partial(line_blocks, block_bytes=block_bytes))
+        patch.setattr(xc, "text_blocks", partial(text_blocks, block_bytes=block_bytes))
         back = read_xc(path)
     assert same(back.X, X)
     assert same(back.Y, Y)

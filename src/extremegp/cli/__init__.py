@@ -1,4 +1,4 @@
-"""The command line: `extremegp train`, `predict`, `evaluate`, `info`, `presets` and `demo`.
+"""The command line: `extremegp train`, `predict`, `evaluate`, `convert`, `info`, `presets` and `demo`.
 
 Commands import what computes only when they run, so that `--help` answers at once.
 """
@@ -11,6 +11,7 @@ import typer
 
 from extremegp.__about__ import __version__
 from extremegp.cli.app import OneLineErrors
+from extremegp.cli.convert import convert
 from extremegp.cli.demo import demo
 from extremegp.cli.evaluate import evaluate
 from extremegp.cli.info import info
@@ -27,7 +28,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, predict, evaluate, info, presets):
+for _command in (demo, train, predict, evaluate, convert, info, presets):
     app.command()(_command)
 
 

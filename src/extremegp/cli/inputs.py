@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 Task: TypeAlias = Literal["multilabel", "multiclass", "sequence"]
 FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl"]
-Kind: TypeAlias = Literal["xc", "svmlight", "jsonl", "array", "npz", "table"]
+Kind: TypeAlias = Literal["xc", "svmlight", "jsonl", "mapped", "array", "npz", "table"]
 
 FormatOption = Annotated[
     FormatName,
@@ -30,7 +30,8 @@ FormatOption = Annotated[
         help="Format of text data: 'xc' (a header 'N D K', then rows 'l1,l2 f:v f:v', counted from 0), 'svmlight' "
         "(such rows without header; features count from 1 unless a feature 0 occurs) or 'jsonl' (lines like "
         '{"text": "...", "labels": ["a"]}); \'auto\' looks at the suffix and the first line, and recognises arrays '
-        "(.npy, IDX), .npz and tables (.csv, .tsv, .parquet) too. Files may be compressed (.gz, .bz2, .xz, .zst).",
+        "(.npy, IDX), .npz, tables (.csv, .tsv, .parquet) and folders of `extremegp convert` too. Files may be "
+        "compressed (.gz, .bz2, .xz, .zst).",
     ),
 ]
 LabelsOption = Annotated[
@@ -75,11 +76,12 @@ _CALLED: dict[Kind, str] = {
     "xc": "sparse rows (xc)",
     "svmlight": "sparse rows (svmlight)",
     "jsonl": "texts (jsonl)",
+    "mapped": "a converted data set",
     "array": "an array",
     "npz": "an .npz file",
     "table": "a table",
 }
-_MANY_LABELS: tuple[Kind, ...] = ("xc", "svmlight", "jsonl")
+_MANY_LABELS: tuple[Kind, ...] = ("xc", "svmlight", "jsonl", "mapped")
 
 
 @dataclass(frozen=True)
@@ -104,10 +106,13 @@ class Source:
         from extremegp.data import recognise_format
         from extremegp.data._files import as_stream, base_suffix, byte_blocks
         from extremegp.data.arrays import is_array
+        from extremegp.data.mapped import is_dataset
         from extremegp.data.tables import TABLE_SUFFIXES
 
         if self.format != "auto":
             return self.format
+        if is_dataset(self.path):
+            return "mapped"
         if base_suffix(self.path) in TABLE_SUFFIXES:
             return "table"
         with as_stream(byte_blocks(self.path, block_bytes=1 << 16)) as stream:
@@ -203,12 +208,14 @@ class Rows(NamedTuple):
         y: N classes, or labels as N lists or N x K; None where they were not asked for.
         feature_names: the names of the D columns, where the source has them.
         n_dropped: rows of the source that were left out, having no label.
+        label_names: the names of the K columns of y, where the source has them apart from the labels of rows.
     """
 
     X: Any
     y: Any
     feature_names: list[str] | None = None
     n_dropped: int = 0
+    label_names: list[str] | None = None
 
 
 class Known(NamedTuple):
@@ -220,6 +227,7 @@ class Known(NamedTuple):
         n_labels: K.
         feature_names: the D names of columns, if they have any.
         space: the classes, if every row has one.
+        label_names: the names of many labels, if they have any.
     """
 
     by: str
@@ -227,18 +235,20 @@ class Known(NamedTuple):
     n_labels: int
     feature_names: list[str] | None
     space: ClassSpace | None
+    label_names: list[Any] | None = None
 
     @classmethod
     def of_model(cls, model: MultiLabelGPClassifier | MultiClassGPClassifier) -> Known:
-        from extremegp.data import ClassSpace
+        from extremegp.data import ClassSpace, LabelSpace
 
-        names = getattr(model, "feature_names_in_", None)
+        names, space = getattr(model, "feature_names_in_", None), model.label_space_
         return cls(
             "the model has",
             None if model.features_.kind == "text" else model.settings_.n_features,
             model.settings_.n_labels,
             None if names is None else names.tolist(),
-            model.label_space_ if isinstance(model.label_space_, ClassSpace) else None,
+            space if isinstance(space, ClassSpace) else None,
+            [*space.names] if isinstance(space, LabelSpace) else None,
         )
 
     @classmethod
@@ -246,7 +256,7 @@ class Known(NamedTuple):
         """What training on these rows will fix."""
         n_features = None if isinstance(rows.X, list) else rows.X.shape[1]
         n_labels = len(space) if space is not None else rows.y.shape[1] if n_features is not None else 0
-        return cls("the training data have", n_features, n_labels, rows.feature_names, space)
+        return cls("the training data have", n_features, n_labels, rows.feature_names, space, rows.label_names)
 
 
 def read(source: Source, task: Task, *, known: Known | None = None, labelled: bool = True) -> Rows:
@@ -308,7 +318,12 @@ def _read_many_labels(source: Source, kind: Kind, task: Task, known: Known | Non
         return Rows(data.texts, data.labels if inside else None)
     if many and known is not None and data.Y.shape[1] != known.n_labels:
         raise DataError(f"has {data.Y.shape[1]} labels, but {known.by} {known.n_labels}", path=path)
-    return Rows(data.X, data.Y if inside else None)
+    names = data.label_names
+    if many and known is not None and None not in (names, known.label_names) and names != known.label_names:
+        raise DataError(
+            f"has labels of other names than {known.by}; convert it by --like with the training data", path=path
+        )
+    return Rows(data.X, data.Y if inside else None, label_names=names)
 
 
 def class_space(y: NDArray[Any], source: Source) -> ClassSpace:

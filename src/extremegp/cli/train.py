@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hi
 import typer
 
 from extremegp.cli.common import JsonOption, QuietOption, Report, duration, one_of
-from extremegp.cli.fitting import check_destination, checkpoint_of, fit, save, summarise
+from extremegp.cli.fitting import (
+    check_destination,
+    check_processes,
+    checkpoint_of,
+    fit,
+    leads,
+    save,
+    summarise,
+)
 from extremegp.cli.inputs import (
     PER_ROW,
     FirstLabelOption,
@@ -152,9 +160,11 @@ def train(
       extremegp train train.txt --template chunking.template --out tagger
     """
     started = time.monotonic()
-    report = Report(json, quiet)
+    quiet = quiet or not leads()
+    report = Report(json if leads() else None, quiet)
     source = Source(data, format, labels, x_key, y_key, label_column, first_label)
     of_task, because = _task(source, task, preset, template)
+    check_processes(of_task)
     options: dict[str, Any] = {"random_state": seed}
     if time_budget is not None:
         options["time_budget"] = duration(time_budget)
@@ -209,6 +219,8 @@ def train(
     fit_options: dict[str, Any] = {}
     if labels_names is not None:
         fit_options["label_names"] = _label_names(labels_names, rows.y, source)
+    elif rows.label_names is not None:
+        fit_options["label_names"] = rows.label_names
     space = class_space(rows.y, source) if of_task == "multiclass" else None
     if validation is not None:
         held = read(validation, of_task, known=Known.of_training(rows, space))

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from pathlib import Path
 from typing import Literal
 
-from extremegp.data._files import base_suffix, line_blocks
 from extremegp.data.arrays import read_array, read_inputs, read_npz
 from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
 from extremegp.data.classes import ClassSpace, encode_classes, one_hot
 from extremegp.data.columns import Columns, read_columns, write_columns
+from extremegp.data.conversion import convert
 from extremegp.data.features import FeatureKind, Features, make_features, suited_features
+from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.images import deskew
 from extremegp.data.labels import LabelSpace, encode_targets
+from extremegp.data.mapped import MappedWriter, open_dataset
 from extremegp.data.svmlight import read_svmlight
 from extremegp.data.tables import read_table
 from extremegp.data.templates import CHUNKING_TEMPLATE, Template
@@ -21,7 +22,7 @@ from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
 from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
 from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
 from extremegp.data.xc import Dataset, read_xc, write_xc
-from extremegp.errors import DataError, SettingsError
+from extremegp.errors import SettingsError
 
 __all__ = [
     "CHUNKING_TEMPLATE",
@@ -34,17 +35,20 @@ __all__ = [
     "FloatCSR",
     "FloatMatrix",
     "LabelSpace",
+    "MappedWriter",
     "Template",
     "TextDataset",
     "TokenFeatures",
     "check_inputs",
     "classes_of_dataset",
+    "convert",
     "deskew",
     "encode_classes",
     "encode_label_sequences",
     "encode_targets",
     "make_features",
     "one_hot",
+    "open_dataset",
     "read_array",
     "read_columns",
     "read_dataset",
@@ -63,16 +67,10 @@ __all__ = [
     "write_xc",
 ]
 
-_FORMATS = (
-    "'xc' (a header 'N D K', then rows 'l1,l2 f:v f:v'), 'svmlight' (such rows without header) and "
-    """'jsonl' (lines like {"text": "...", "labels": ["a"]})"""
-)
-_SVMLIGHT_START = re.compile(rb"\s*(#|[0-9]+:|[-+0-9.,]+(\s+(qid|[0-9]+):|\s*$))")
-
 
 def read_dataset(
     path: str | Path,
-    format: Literal["auto", "xc", "svmlight", "jsonl"] = "auto",
+    format: Literal["auto", "xc", "svmlight", "jsonl", "mapped"] = "auto",
     *,
     n_features: int | None = None,
     n_labels: int | None = None,
@@ -81,45 +79,28 @@ def read_dataset(
     """Read a data set in any of the accepted formats.
 
     Args:
-        path: the file; .gz, .bz2, .xz and .zst are decompressed.
-        format: "xc", "svmlight" or "jsonl"; "auto" decides by the suffix .jsonl or .ndjson and else by the first line.
+        path: the file; .gz, .bz2, .xz and .zst are decompressed. Or a folder that `convert` wrote.
+        format: "xc", "svmlight", "jsonl" or, for such a folder, "mapped"; "auto" decides by the suffix .jsonl or
+            .ndjson and else by the first line.
         n_features: D of the model that the data are for (not for "jsonl").
         n_labels: K of the model that the data are for (not for "jsonl").
         zero_based: whether features count from 0 (only for "svmlight").
 
     Returns:
-        A `TextDataset` for "jsonl", else a `Dataset`.
+        A `TextDataset` for "jsonl", else a `Dataset`; "mapped" is as `open_dataset` gives it.
 
     Raises:
         DataError: the file cannot be read, breaks its format, or its format is not recognised.
         SettingsError: another `format`.
     """
-    if format not in ("auto", "xc", "svmlight", "jsonl"):
-        raise SettingsError(f"format must be 'auto' or one of {_FORMATS}, not {format!r}")
+    if format not in ("auto", "xc", "svmlight", "jsonl", "mapped"):
+        raise SettingsError(f"format must be 'auto' or one of {FORMATS}, not {format!r}")
     if format == "auto":
         format = recognise_format(path)
     if format == "jsonl":
         return read_jsonl(path)
+    if format == "mapped":
+        return open_dataset(path, n_features=n_features, n_labels=n_labels)
     if format == "xc":
         return read_xc(path, n_features=n_features, n_labels=n_labels)
     return read_svmlight(path, n_features=n_features, n_labels=n_labels, zero_based=zero_based)
-
-
-def recognise_format(path: str | Path) -> Literal["xc", "svmlight", "jsonl"]:
-    """The format that `read_dataset` takes a file for, by its suffix or first line.
-
-    Raises:
-        DataError: the file cannot be read, or its format is not recognised.
-    """
-    if base_suffix(path) in (".jsonl", ".ndjson"):
-        return "jsonl"
-    # A few first lines are enough, and are read without the rest.
-    line = next(line_blocks(path, block_bytes=1 << 16)).partition(b"\n")[0]
-    if line.lstrip().startswith(b"{"):
-        return "jsonl"
-    tokens = line.split()
-    if len(tokens) in (2, 3) and all(token.isdigit() for token in tokens):
-        return "xc"
-    if _SVMLIGHT_START.match(line):
-        return "svmlight"
-    raise DataError(f"the format is not recognised; accepted are {_FORMATS}", path=path, line=1)

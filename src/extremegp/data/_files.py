@@ -14,7 +14,10 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from itertools import chain
 from pathlib import Path
 from types import ModuleType
-from typing import IO, Any, cast
+from typing import IO, Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import NDArray
 
 from extremegp.errors import DataError
 
@@ -49,18 +52,30 @@ def byte_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[by
         DataError: the file is missing, a directory, unreadable or empty, or its compressed stream is cut short or
             damaged.
     """
-    path = Path(path)
-    blocks = _decompressed(path, block_bytes)
-    start = next(blocks, None)
-    if start is None:
-        raise DataError("the file is empty", path=path)
-    for magic, suffix in _COMPRESSED_MAGIC.items():
-        if start.startswith(magic):
-            raise DataError(f"compressed data under a name that does not end in {suffix}; rename the file", path=path)
-    yield from chain([start], blocks)
+    for piece, _ in _checked_pieces(Path(path), block_bytes):
+        yield piece
+
+
+class TextBlock(NamedTuple):
+    """Whole lines of a text file, and how far reading is after them.
+
+    Attributes:
+        lines: the lines, each ended.
+        end: bytes of the decompressed file up to the end of the block.
+        read: bytes of the file as it is on disk that were read.
+    """
+
+    lines: bytes
+    end: int
+    read: int
 
 
 def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[bytes]:
+    """The lines of `text_blocks`, which is the same for readers that need not know where they are."""
+    return (block.lines for block in text_blocks(path, block_bytes))
+
+
+def text_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES, *, offset: int = 0) -> Iterator[TextBlock]:
     r"""Yield the decompressed content of a text file as blocks of whole lines.
 
     Compression follows the suffix (.gz, .bz2, .xz, .zst). Windows line ends become ``\n``, a UTF-8 byte-order mark is
@@ -69,28 +84,32 @@ def line_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES) -> Iterator[by
     Args:
         path: the file.
         block_bytes: about how many bytes a block has.
+        offset: where to start: 0, or the `end` of an earlier block.
 
     Raises:
         DataError: the file is missing, a directory, unreadable, empty, binary, or its compressed stream is cut short
             or damaged.
     """
     path = Path(path)
-    pending = b""
-    for number, piece in enumerate(byte_blocks(path, block_bytes)):
-        if number == 0:
+    pending, end, read = b"", offset, 0
+    for piece, read in _checked_pieces(path, block_bytes, offset):
+        if not end:
+            end = len(piece)
             piece = piece.removeprefix(b"\xef\xbb\xbf")
+        else:
+            end += len(piece)
         if b"\0" in piece:
             raise DataError("not a text file: it holds NUL bytes (binary or UTF-16); save it as UTF-8 text", path=path)
         cut = piece.rfind(b"\n") + 1
         if cut:
-            yield (pending + piece[:cut]).replace(b"\r\n", b"\n")
-            pending = piece[cut:]
+            lines, pending = pending + piece[:cut], piece[cut:]
+            yield TextBlock(lines.replace(b"\r\n", b"\n"), end - len(pending), read)
         else:
             pending += piece
         if len(pending) > _MAX_LINE_BYTES:
             raise DataError(f"a line is longer than {_MAX_LINE_BYTES} bytes; is this the right file?", path=path)
     if pending:
-        yield pending.removesuffix(b"\r") + b"\n"
+        yield TextBlock(pending.removesuffix(b"\r") + b"\n", end, read)
 
 
 def as_stream(blocks: Iterator[bytes]) -> IO[bytes]:
@@ -145,6 +164,23 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
         raise DataError(f"cannot be written: {error.strerror or error}", path=path) from error
 
 
+def write_all(file: Any, array: NDArray[Any]) -> None:
+    """Write an array's bytes to an unbuffered file, which may take them in parts, as where a disk fills up."""
+    rest = memoryview(np.asarray(array).reshape(-1).view(np.uint8).data)
+    while rest:
+        rest = rest[file.write(rest) :]
+
+
+def sync_folder(folder: Path) -> None:
+    """Bring the names of a folder's files to the disk, where the system can."""
+    if os.name == "posix":
+        descriptor = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+
 def base_suffix(path: str | Path) -> str:
     """The suffix that names the format, in lower case: ``.jsonl`` for ``train.jsonl.gz``."""
     path = Path(path)
@@ -153,7 +189,22 @@ def base_suffix(path: str | Path) -> str:
     return path.suffix.lower()
 
 
-def _decompressed(path: Path, block_bytes: int) -> Iterator[bytes]:
+def _checked_pieces(path: Path, block_bytes: int, offset: int = 0) -> Iterator[tuple[bytes, int]]:
+    pieces = _decompressed(path, block_bytes, offset)
+    if offset:
+        yield from pieces
+        return
+    start = next(pieces, None)
+    if start is None:
+        raise DataError("the file is empty", path=path)
+    for magic, suffix in _COMPRESSED_MAGIC.items():
+        if start[0].startswith(magic):
+            raise DataError(f"compressed data under a name that does not end in {suffix}; rename the file", path=path)
+    yield from chain([start], pieces)
+
+
+def _decompressed(path: Path, block_bytes: int, offset: int) -> Iterator[tuple[bytes, int]]:
+    """The content from some offset on, in pieces, each with how much of the file itself was read so far."""
     suffix = path.suffix.lower()
     broken: tuple[type[Exception], ...] = (gzip.BadGzipFile, lzma.LZMAError, zlib.error)
     if suffix == ".zst":
@@ -161,12 +212,19 @@ def _decompressed(path: Path, block_bytes: int) -> Iterator[bytes]:
     try:
         with open(path, "rb") as raw:
             if suffix == ".zst":
-                yield from _zstd_pieces(raw, path)
+                for piece in _zstd_pieces(raw, path):
+                    skipped = min(offset, len(piece))
+                    offset -= skipped
+                    if len(piece) > skipped:
+                        yield piece[skipped:], raw.tell()
                 return
             opener = _OPENERS.get(suffix)
             stream = raw if opener is None else opener(raw)
+            if offset:
+                stream.seek(offset)
+            position = raw.tell if raw.seekable() else lambda: 0
             while piece := stream.read(block_bytes):
-                yield piece
+                yield piece, position()
     except EOFError as error:
         raise DataError("the compressed file is cut short; copy or download it again", path=path) from error
     except broken as error:

@@ -12,7 +12,8 @@ from scipy.sparse import csr_matrix, issparse
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.preprocessing import normalize
 
-from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
+from extremegp.data._temporary import with_values
+from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs, column_counts, is_mapped, row_blocks
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
 FeatureKind = Literal["raw", "unit", "tfidf", "text", "scale", "root", "standard"]
@@ -91,9 +92,10 @@ class UnitFeatures(RawFeatures):
 
     def transform(self, X: Any) -> FloatMatrix:
         checked = super().transform(X)
-        # Scaling by the largest entry first keeps the squares of very large and very small float32 in range.
+        if is_mapped(checked):
+            return with_values(csr_matrix(checked), _unit_rows)
         if issparse(checked):
-            return csr_matrix(normalize(normalize(checked, norm="max"), norm="l2", copy=False))
+            return _unit_rows(checked)
         # Not by scikit-learn here: for arrays it takes rows below 1e-6 for zero.
         peaks = np.maximum(checked.max(axis=1), -checked.min(axis=1))[:, None]
         scaled = checked / np.where(peaks > 0, peaks, np.float32(1))
@@ -191,13 +193,21 @@ class TfidfFeatures(Features):
     kind: ClassVar[FeatureKind] = "tfidf"
 
     def fit(self, X: Any) -> Self:
-        self._transformer = TfidfTransformer(sublinear_tf=True).fit(_counts(check_inputs(X)))
-        self.n_features_in = len(self._transformer.idf_)
+        checked = check_inputs(X)
+        counts: FloatCSR = csr_matrix(checked)
+        for rows in row_blocks(counts.indptr):
+            _check_counts(counts.data[int(counts.indptr[rows.start]) : int(counts.indptr[rows.stop])])
+        # As scikit-learn weighs them, to the bit; it would copy the columns.
+        idf = np.full(counts.shape[1], counts.shape[0] + 1, dtype=np.float32)
+        idf /= column_counts(counts).astype(np.float32) + 1
+        self._set(np.log(idf) + 1)
         return self
 
     def transform(self, X: Any) -> FloatMatrix:
         checked = check_inputs(X, self.n_features_in)
-        weighted: FloatCSR = csr_matrix(self._transformer.transform(_counts(checked)))
+        if is_mapped(checked):
+            return with_values(csr_matrix(checked), self._weighted)
+        weighted = self._weighted(_counts(checked))
         return weighted if issparse(checked) else weighted.toarray()
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
@@ -206,9 +216,16 @@ class TfidfFeatures(Features):
 
     def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
         super()._restore(config, arrays)
+        self._set(_stored_idf(arrays, self.n_features_in))
+
+    def _set(self, idf: NDArray[np.float32]) -> None:
         self._transformer = TfidfTransformer(sublinear_tf=True)
-        self._transformer.idf_ = _stored_idf(arrays, self.n_features_in)
-        self._transformer.n_features_in_ = self.n_features_in
+        self._transformer.idf_ = idf
+        self.n_features_in = self._transformer.n_features_in_ = len(idf)
+
+    def _weighted(self, counts: FloatCSR) -> FloatCSR:
+        _check_counts(counts.data)
+        return csr_matrix(self._transformer.transform(counts))
 
 
 class TextFeatures(Features):
@@ -323,6 +340,11 @@ def suited_features(X: Any) -> FeatureKind:
     return "root" if lowest.min() >= 0 < highest.max() and alike.mean() >= 0.5 else "standard"
 
 
+def _unit_rows(X: FloatCSR) -> FloatCSR:
+    # Scaling by the largest entry first keeps the squares of very large and very small float32 in range.
+    return csr_matrix(normalize(normalize(X, norm="max"), norm="l2", copy=False))
+
+
 def _column_moments(X: FloatMatrix) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
     """Mean and variance of every column, in float64 without a float64 copy of X."""
     if issparse(X):
@@ -342,12 +364,16 @@ def _counts(X: FloatMatrix) -> FloatCSR:
     counts: FloatCSR = csr_matrix(X, copy=True)
     # A stored zero would become ln 0.
     counts.eliminate_zeros()
-    if counts.nnz and counts.data.min() < 1:
+    return counts
+
+
+def _check_counts(values: NDArray[np.float32]) -> None:
+    smallest = values.min(initial=1, where=values != 0)
+    if smallest < 1:
         raise DataError(
-            f"tf-idf weighs counts, which are 0 or at least 1, but X holds {counts.data.min():g}; "
+            f"tf-idf weighs counts, which are 0 or at least 1, but X holds {smallest:g}; "
             "for values that are negative, fractional or weighted already choose features='unit' or 'raw'"
         )
-    return counts
 
 
 def _texts(X: Any) -> list[str]:

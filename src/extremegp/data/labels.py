@@ -10,7 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
-from extremegp.data.validation import FloatCSR, entry_position
+from extremegp.data.validation import FloatCSR, entry_position, first_fault, is_mapped
 from extremegp.errors import DataError, SettingsError
 
 Label: TypeAlias = str | int
@@ -126,7 +126,8 @@ def encode_targets(Y: Any) -> tuple[FloatCSR, LabelSpace | None]:
             names. Nested Python lists are always read as lists of names: give an indicator as array.
 
     Returns:
-        The targets as N x K float32 CSR of ones with sorted indices, a copy; and the label names if Y had names.
+        The targets as N x K float32 CSR of ones with sorted indices, a copy unless they are such a matrix that is
+        mapped from files; and the label names if Y had names.
 
     Raises:
         DataError: Y is one label per row, not 2-D, without rows or columns, not made of real numbers, or has an entry
@@ -167,6 +168,9 @@ def _indicator(Y: Any) -> FloatCSR:
         )
     if Y.ndim != 2 or min(Y.shape) < 1:
         raise DataError(f"Y must have at least one row and one label column; its shape is {Y.shape}")
+    if is_mapped(Y) and first_fault(Y, ones=True) is None:
+        mapped: FloatCSR = Y
+        return mapped
     matrix = csr_matrix(Y, copy=True)
     try:
         matrix.check_format(full_check=True)

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from io import BytesIO
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
-from extremegp.data._files import line_blocks
-from extremegp.data.validation import FloatCSR, check_inputs
+from extremegp.data._files import text_blocks
+from extremegp.data.blocks import BEGINNING, MAX_COLUMNS, Part, Position, RowBlock, RowStream, Sizes, assemble
 from extremegp.data.xc import Dataset
 from extremegp.errors import DataError, SettingsError
 
@@ -42,73 +44,113 @@ def read_svmlight(
             names the file, and the line where one is to blame.
         SettingsError: `zero_based` is something else.
     """
-    if zero_based not in (True, False, "auto"):
-        raise SettingsError(f"zero_based must be True, False or 'auto', not {zero_based!r}")
-    path = Path(path)
-    content = b"".join(line_blocks(path))
-    try:
-        X, rows = _load(content, zero_based)
-    except (ValueError, OverflowError) as error:
-        line = _first_bad_line(content, zero_based)
-        raise DataError(f"not a row 'l1,l2 f:v f:v': {error}", path=path, line=line) from error
-    if not rows:
-        raise DataError("the file has no rows, only comments or blank lines", path=path)
-    lengths = [len(labels) for labels in rows]
-    labels = np.fromiter((label for labels in rows for label in labels), dtype=np.float64, count=sum(lengths))
-    row_of = np.repeat(np.arange(len(rows)), lengths)
-    bad = np.flatnonzero(~((labels >= 0) & (labels % 1 == 0) & (labels < np.iinfo(np.int32).max)))
-    if bad.size:
-        raise DataError(
-            f"the label {labels[bad[0]]:g} is not a column number counted from 0; is this a binary or regression file?",
-            path=path,
-            line=_line_of_row(content, int(row_of[bad[0]])),
-        )
-    K = n_labels or int(labels.max(initial=0)) + 1
-    D = n_features or X.shape[1]
-    if X.shape[1] > D:
-        row = int(np.searchsorted(X.indptr, int(X.indices.argmax()), side="right")) - 1
-        raise DataError(
-            f"the file has {X.shape[1]} features but {D} were expected; use data made with the same features",
-            path=path,
-            line=_line_of_row(content, row),
-        )
-    if labels.size and labels.max() >= K:
-        raise DataError(
-            f"the label {labels.max():g} is out of range: {K} labels were expected, so they are 0 to {K - 1}",
-            path=path,
-            line=_line_of_row(content, int(row_of[labels.argmax()])),
-        )
-    X = csr_matrix((X.data, X.indices, X.indptr), shape=(len(rows), D))
-    Y = _targets(labels, row_of, (len(rows), K), content, path)
-    return Dataset(_features(X, content, path), Y, first_labels=_first_labels(content))
+    X, Y, first_labels = assemble(SvmlightStream(path, n_features=n_features, n_labels=n_labels, zero_based=zero_based))
+    return Dataset(X, Y, first_labels=first_labels)
 
 
-def _features(X: csr_matrix[Any], content: bytes, path: Path) -> FloatCSR:
-    with np.errstate(over="ignore"):
-        bad = np.flatnonzero(~np.isfinite(X.data.astype(np.float32)))
-    if bad.size:
-        row = int(np.searchsorted(X.indptr, bad[0], side="right")) - 1
-        raise DataError(
-            f"the value {X.data[bad[0]]:g} is not a finite float32 number; correct or remove it",
-            path=path,
-            line=_line_of_row(content, row),
-        )
-    X.eliminate_zeros()
-    return csr_matrix(check_inputs(X))
+class SvmlightStream(RowStream):
+    """A multi-label SVMlight file in blocks of rows; the arguments are those of `read_svmlight`.
+
+    Raises:
+        SettingsError: `zero_based` is something else.
+    """
+
+    def __init__(
+        self,
+        path: str | Path,
+        *,
+        n_features: int | None = None,
+        n_labels: int | None = None,
+        zero_based: bool | Literal["auto"] = "auto",
+    ) -> None:
+        if zero_based not in (True, False, "auto"):
+            raise SettingsError(f"zero_based must be True, False or 'auto', not {zero_based!r}")
+        self._path = Path(path)
+        self._D, self._K, self._zero_based = n_features, n_labels, zero_based
+        # The largest feature and label with their lines, for those are to blame where they exceed D or K.
+        self.learnt = {"lowest": None, "feature": [-1, 0], "label": [-1, 0], "rows": 0}
+
+    def parts(self, start: Position = BEGINNING) -> Iterator[Part]:
+        _, n_lines, n_rows = start
+        for block in text_blocks(self._path, offset=start.offset):
+            rows = self._rows(block.lines, n_lines)
+            n_lines += block.lines.count(b"\n")
+            n_rows += len(rows.n_features)
+            self.learnt["rows"] = n_rows
+            yield Part(rows, Position(block.end, n_lines, n_rows), block.read)
+
+    def sizes(self) -> Sizes:
+        (feature, feature_line), (label, label_line) = self.learnt["feature"], self.learnt["label"]
+        if not self.learnt["rows"]:
+            raise DataError("the file has no rows, only comments or blank lines", path=self._path)
+        first = int(self._zero_based == "auto" and (self.learnt["lowest"] or 0) > 0)
+        D = max(feature, first) + 1 - first
+        if self._D is not None and D > self._D:
+            raise DataError(
+                f"the file has {D} features but {self._D} were expected; use data made with the same features",
+                path=self._path,
+                line=feature_line,
+            )
+        if self._K is not None and label >= self._K:
+            raise DataError(
+                f"the label {label} is out of range: {self._K} labels were expected, so they are 0 to {self._K - 1}",
+                path=self._path,
+                line=label_line,
+            )
+        return Sizes(self._D or D, self._K or max(label, 0) + 1, first)
+
+    def _rows(self, content: bytes, n_lines: int) -> RowBlock:
+        def fail(problem: str, row: int) -> NoReturn:
+            raise DataError(problem, path=self._path, line=n_lines + _line_of_row(content, row))
+
+        try:
+            X, rows = _load(content, self._zero_based is not False)
+        except (ValueError, OverflowError) as error:
+            line = n_lines + _first_bad_line(content, self._zero_based is not False)
+            raise DataError(f"not a row 'l1,l2 f:v f:v': {error}", path=self._path, line=line) from error
+        n_labels = np.fromiter(map(len, rows), dtype=np.int64, count=len(rows))
+        labels = np.fromiter(chain.from_iterable(rows), dtype=np.float64, count=n_labels.sum())
+        row_of = np.repeat(np.arange(len(rows)), n_labels)
+        bad = np.flatnonzero(~((labels >= 0) & (labels % 1 == 0) & (labels < MAX_COLUMNS)))
+        if bad.size:
+            fail(
+                f"the label {labels[bad[0]]:g} is not a column number counted from 0; is this a binary or regression "
+                "file?",
+                row_of[bad[0]],
+            )
+        columns = labels.astype(np.int32)
+        order = np.lexsort((columns, row_of))
+        columns = columns[order]
+        twice = np.flatnonzero((np.diff(columns) == 0) & (np.diff(row_of) == 0))
+        if twice.size:
+            fail(f"label {columns[twice[0]]} comes twice in the row; remove one", row_of[twice[0]])
+        with np.errstate(over="ignore"):
+            values = X.data.astype(np.float32)
+        bad = np.flatnonzero(~np.isfinite(values))
+        if bad.size:
+            row = _row_of_entry(X, bad[0])
+            fail(f"the value {X.data[bad[0]]:g} is not a finite float32 number; correct or remove it", row)
+        if X.nnz and X.indices.max() >= MAX_COLUMNS:
+            fail(f"a feature is beyond {MAX_COLUMNS - 1}", _row_of_entry(X, int(X.indices.argmax())))
+        self._learn(X, labels, row_of, content, n_lines)
+        n_features = np.diff(X.indptr).astype(np.int64)
+        features = X.indices.astype(np.int32)
+        return RowBlock(n_features, features, values, n_labels, columns, _first_labels(content)).without_zeros()
+
+    def _learn(self, X: csr_matrix[Any], labels: Any, row_of: Any, content: bytes, n_lines: int) -> None:
+        if X.nnz:
+            lowest, known = int(X.indices.min()), self.learnt["lowest"]
+            self.learnt["lowest"] = lowest if known is None else min(lowest, known)
+            if (highest := int(X.indices.max())) > self.learnt["feature"][0]:
+                row = _row_of_entry(X, int(X.indices.argmax()))
+                self.learnt["feature"] = [highest, n_lines + _line_of_row(content, row)]
+        if labels.size and (highest := int(labels.max())) > self.learnt["label"][0]:
+            row = int(row_of[labels.argmax()])
+            self.learnt["label"] = [highest, n_lines + _line_of_row(content, row)]
 
 
-def _targets(labels: Any, row_of: Any, shape: tuple[int, int], content: bytes, path: Path) -> FloatCSR:
-    ones = np.ones(len(labels), dtype=np.float32)
-    Y: FloatCSR = csr_matrix((ones, (row_of, labels.astype(np.int32))), shape=shape)
-    twice = np.flatnonzero(Y.data > 1)
-    if twice.size:
-        row = int(np.searchsorted(Y.indptr, twice[0], side="right")) - 1
-        raise DataError(
-            f"label {Y.indices[twice[0]]} comes twice in the row; remove one",
-            path=path,
-            line=_line_of_row(content, row),
-        )
-    return Y
+def _row_of_entry(X: csr_matrix[Any], entry: int) -> int:
+    return int(np.searchsorted(X.indptr, entry, side="right")) - 1
 
 
 def _first_labels(content: bytes) -> NDArray[np.int32]:
@@ -118,12 +160,12 @@ def _first_labels(content: bytes) -> NDArray[np.int32]:
     return np.asarray(firsts, dtype=np.int32)
 
 
-def _load(content: bytes, zero_based: bool | str) -> tuple[csr_matrix[Any], list[tuple[float, ...]]]:
+def _load(content: bytes, zero_based: bool) -> tuple[csr_matrix[Any], list[tuple[float, ...]]]:
     X, rows = load_svmlight_file(BytesIO(content), multilabel=True, zero_based=zero_based)
     return csr_matrix(X), rows
 
 
-def _first_bad_line(content: bytes, zero_based: bool | str) -> int:
+def _first_bad_line(content: bytes, zero_based: bool) -> int:
     """The 1-based line at which scikit-learn's reader stops, by bisection on the length of the beginning it accepts."""
     lines = [line + b"\n" for line in content.split(b"\n")[:-1]]
     good, bad = 0, len(lines)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
-from extremegp.data._files import atomic_writer, line_blocks
+from extremegp.data._files import atomic_writer, text_blocks
+from extremegp.data.blocks import BEGINNING, Position
 from extremegp.errors import DataError
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
@@ -36,28 +37,59 @@ def read_jsonl(path: str | Path) -> TextDataset:
     Raises:
         DataError: the file cannot be read, or a line breaks the format; names the file and the line.
     """
-    path = Path(path)
     texts: list[str] = []
     labels: list[list[str]] = []
-    number = 0
-    for block in line_blocks(path):
-        for line in block.split(b"\n")[:-1]:
+    for block in text_records(path):
+        texts += block.texts
+        labels += block.labels or ()
+    if not texts:
+        raise DataError("the file has no records, only blank lines", path=path)
+    return TextDataset(texts, labels or None)
+
+
+class TextRecords(NamedTuple):
+    """Consecutive records: their texts, their labels if the file has any, the place after them, and bytes read."""
+
+    texts: list[str]
+    labels: list[list[str]] | None
+    end: Position
+    read: int
+
+
+def text_records(
+    path: str | Path, start: Position = BEGINNING, *, labelled: bool | None = None
+) -> Iterator[TextRecords]:
+    """JSON lines as `read_jsonl` takes them, in blocks, in bounded memory.
+
+    Args:
+        path: the file.
+        start: the beginning, or the `end` of an earlier block.
+        labelled: whether the records before `start` have labels.
+
+    Raises:
+        DataError: the file cannot be read, or a line breaks the format; names the file and the line.
+    """
+    path = Path(path)
+    _, number, row = start
+    for block in text_blocks(path, offset=start.offset):
+        texts: list[str] = []
+        labels: list[list[str]] = []
+        for line in block.lines.split(b"\n")[:-1]:
             number += 1
             if not line.strip():
                 continue
             text, row_labels = _record(line, path, number)
-            if row_labels is not None:
-                labels.append(row_labels)
-            texts.append(text)
-            if len(labels) not in (0, len(texts)):
+            if labelled is not None and labelled != (row_labels is not None):
                 raise DataError(
                     'either every line must have "labels" or none; write "labels": [] for a text without labels',
                     path=path,
                     line=number,
                 )
-    if not texts:
-        raise DataError("the file has no records, only blank lines", path=path)
-    return TextDataset(texts, labels or None)
+            labelled = row_labels is not None
+            texts.append(text)
+            labels.append(row_labels or [])
+        row += len(texts)
+        yield TextRecords(texts, labels if labelled else None, Position(block.end, number, row), block.read)
 
 
 def write_jsonl(path: str | Path, texts: Sequence[str], labels: Sequence[Sequence[str]] | None = None) -> None:

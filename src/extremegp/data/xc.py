@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import re
 import warnings
+from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NoReturn
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from extremegp.data._files import atomic_writer, line_blocks
+from extremegp.data._files import atomic_writer, text_blocks
+from extremegp.data.blocks import BEGINNING, MAX_COLUMNS, Part, Position, RowBlock, RowStream, Sizes, assemble
 from extremegp.data.labels import encode_targets
-from extremegp.data.validation import FloatCSR, check_inputs
+from extremegp.data.validation import FloatCSR, check_inputs, increasing
 from extremegp.errors import DataError
 
-_MAX_COLUMNS = 2**31 - 1
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _HEADER = "the header must be three integers 'N D K' (rows, features, labels)"
@@ -44,17 +46,6 @@ class Dataset:
     first_labels: NDArray[np.int32] | None = None
 
 
-class _Rows(NamedTuple):
-    """Consecutive rows; the columns of a row are sorted and unique."""
-
-    n_features: NDArray[np.int64]
-    features: NDArray[np.int32]
-    values: NDArray[np.float32]
-    n_labels: NDArray[np.int64]
-    labels: NDArray[np.int32]
-    first_labels: NDArray[np.int32]
-
-
 def read_xc(path: str | Path, *, n_features: int | None = None, n_labels: int | None = None) -> Dataset:
     """Read a file in the repository's text format.
 
@@ -70,38 +61,46 @@ def read_xc(path: str | Path, *, n_features: int | None = None, n_labels: int | 
     Raises:
         DataError: the file cannot be read, or breaks the format; names the file and the line.
     """
-    path = Path(path)
-    blocks = line_blocks(path)
-    header, _, block = next(blocks).partition(b"\n")
-    n_rows, D, K = _header(header, path, n_features, n_labels)
-    parts: list[_Rows] = []
-    n_read = 0
-    while True:
-        block = _within(block, n_rows - n_read, n_read + 2, path)
-        if block:
-            rows = _parse_fast(block, D, K) or _parse_lines(block, D, K, path, n_read + 2)
-            parts.append(rows)
-            n_read += len(rows.n_features)
-        following = next(blocks, None)
-        if following is None:
-            break
-        block = following
-    if n_read < n_rows:
-        raise DataError(
-            f"the header says {n_rows} rows but only {n_read} follow; the file is cut short or its header is wrong",
-            path=path,
-        )
-    labels = np.concatenate([part.labels for part in parts])
-    return Dataset(
-        _csr(
-            [part.n_features for part in parts],
-            np.concatenate([part.features for part in parts]),
-            np.concatenate([part.values for part in parts]),
-            n_features or D,
-        ),
-        _csr([part.n_labels for part in parts], labels, np.ones(len(labels), dtype=np.float32), n_labels or K),
-        first_labels=np.concatenate([part.first_labels for part in parts]),
-    )
+    X, Y, first_labels = assemble(XCStream(path, n_features=n_features, n_labels=n_labels))
+    return Dataset(X, Y, first_labels=first_labels)
+
+
+class XCStream(RowStream):
+    """A file in the repository's text format in blocks of rows; the arguments are those of `read_xc`.
+
+    Raises:
+        DataError: the file cannot be read, or its header is wrong.
+    """
+
+    def __init__(self, path: str | Path, *, n_features: int | None = None, n_labels: int | None = None) -> None:
+        self._path = Path(path)
+        self._blocks = text_blocks(self._path)
+        self._first = next(self._blocks)
+        header, _, rest = self._first.lines.partition(b"\n")
+        self._first = self._first._replace(lines=rest)
+        self._n_rows, self._D, self._K = _header(header, self._path, n_features, n_labels)
+        self._sizes = Sizes(n_features or self._D, n_labels or self._K)
+        self.n_rows = self._n_rows
+        self.learnt = {}
+
+    def parts(self, start: Position = BEGINNING) -> Iterator[Part]:
+        path, D, K, n_read = self._path, self._D, self._K, start.row
+        blocks = text_blocks(path, offset=start.offset) if start.offset else chain([self._first], self._blocks)
+        for block in blocks:
+            lines = _within(block.lines, self._n_rows - n_read, n_read + 2, path)
+            if lines:
+                rows = _parse_fast(lines, D, K) or _parse_lines(lines, D, K, path, n_read + 2)
+                n_read += len(rows.n_features)
+                yield Part(rows.without_zeros(), Position(block.end, n_read + 1, n_read), block.read)
+        if n_read < self._n_rows:
+            raise DataError(
+                f"the header says {self._n_rows} rows but only {n_read} follow; the file is cut short or its header is "
+                "wrong",
+                path=path,
+            )
+
+    def sizes(self) -> Sizes:
+        return self._sizes
 
 
 def write_xc(path: str | Path, X: Any, Y: Any) -> None:
@@ -154,16 +153,6 @@ def _shortest(values: NDArray[np.float32]) -> list[str]:
     return shortest
 
 
-def _csr(
-    lengths: list[NDArray[np.int64]], indices: NDArray[np.int32], data: NDArray[np.float32], n_columns: int
-) -> FloatCSR:
-    indptr = np.concatenate([[0], np.cumsum(np.concatenate(lengths))])
-    matrix: FloatCSR = csr_matrix((data, indices, indptr), shape=(len(indptr) - 1, n_columns))
-    if not matrix.data.all():
-        matrix.eliminate_zeros()
-    return matrix
-
-
 def _header(line: bytes, path: Path, n_features: int | None, n_labels: int | None) -> tuple[int, int, int]:
     tokens = line.split()
     if len(tokens) == 2 and all(token.isdigit() for token in tokens):
@@ -175,9 +164,9 @@ def _header(line: bytes, path: Path, n_features: int | None, n_labels: int | Non
     if len(tokens) != 3 or not all(re.fullmatch(rb"[0-9]{1,18}", token) for token in tokens):
         raise DataError(f"{_HEADER}; found {_shown(line)}", path=path, line=1)
     n_rows, D, K = (int(token) for token in tokens)
-    if min(n_rows, D, K) < 1 or max(D, K) > _MAX_COLUMNS:
+    if min(n_rows, D, K) < 1 or max(D, K) > MAX_COLUMNS:
         raise DataError(
-            f"{_HEADER}, at least 1 and D and K at most {_MAX_COLUMNS}; found {_shown(line)}", path=path, line=1
+            f"{_HEADER}, at least 1 and D and K at most {MAX_COLUMNS}; found {_shown(line)}", path=path, line=1
         )
     for what, found, limit in (("features", D, n_features), ("labels", K, n_labels)):
         if limit is not None and found > limit:
@@ -240,7 +229,7 @@ _ROLES = _token_roles()
 _TO_SPACES = bytes.maketrans(b",:\n\t", b"    ")
 
 
-def _parse_fast(block: bytes, D: int, K: int) -> _Rows | None:
+def _parse_fast(block: bytes, D: int, K: int) -> RowBlock | None:
     """Parse whole lines with array operations; None if anything is unusual, for `_parse_lines` to judge."""
     classes = _CLASSES[np.frombuffer(block, dtype=np.uint8)]
     if (classes == _OTHER).any():
@@ -274,7 +263,7 @@ def _parse_fast(block: bytes, D: int, K: int) -> _Rows | None:
     first_labels = np.full(len(n_labels), -1, dtype=np.int32)
     labelled = n_labels > 0
     first_labels[labelled] = labels[(label_ends - n_labels)[labelled]]
-    return _Rows(np.diff(feature_ends, prepend=0), *columns, n_labels, targets[0], first_labels)
+    return RowBlock(np.diff(feature_ends, prepend=0), *columns, n_labels, targets[0], first_labels)
 
 
 def _numbers(text: bytes, count: int) -> NDArray[np.float64] | None:
@@ -294,24 +283,17 @@ def _sorted_rows(
     row_ends: NDArray[np.int64], indices: NDArray[np.int32], data: NDArray[np.float32], n_columns: int
 ) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
     """Sort each row by column; None if a row has a column twice."""
-    if not _increasing(row_ends, indices):
+    if not increasing(row_ends, indices):
         indptr = np.concatenate([[0], row_ends])
         rows = csr_matrix((data, indices, indptr), shape=(len(row_ends), n_columns))
         rows.sort_indices()
         indices, data = rows.indices, rows.data
-        if not _increasing(row_ends, indices):
+        if not increasing(row_ends, indices):
             return None
     return indices, data
 
 
-def _increasing(row_ends: NDArray[np.int64], indices: NDArray[np.int32]) -> bool:
-    steps = np.diff(indices, prepend=-1) > 0
-    row_starts = row_ends[:-1]
-    steps[row_starts[row_starts < len(steps)]] = True
-    return bool(steps.all())
-
-
-def _parse_lines(block: bytes, D: int, K: int, path: Path, first_line: int) -> _Rows:
+def _parse_lines(block: bytes, D: int, K: int, path: Path, first_line: int) -> RowBlock:
     """Parse line by line, slowly, to say exactly what is wrong and where."""
     columns: list[int] = []
     values: list[np.float32] = []
@@ -327,7 +309,7 @@ def _parse_lines(block: bytes, D: int, K: int, path: Path, first_line: int) -> _
         columns += sorted(row)
         values += [row[column] for column in sorted(row)]
         n_features.append(len(row))
-    return _Rows(
+    return RowBlock(
         np.asarray(n_features, dtype=np.int64),
         np.asarray(columns, dtype=np.int32),
         np.asarray(values, dtype=np.float32),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 from extremegp.building import ModelSettings
 from extremegp.conditional import InstanceNoise
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
+from extremegp.data._temporary import take_rows
+from extremegp.data.validation import is_mapped
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.resolve import choice, model_settings, number, regression_points, training_settings
 from extremegp.initialisation import initialise
@@ -26,13 +28,16 @@ from extremegp.metrics import TopK, precision_at_k
 from extremegp.model import VariationalModel
 from extremegp.prediction import Predictor
 from extremegp.regression import points_kept
-from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train
+from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train, world
 from extremegp.training.plan import check_memory, training_memory
+from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _NOISE_ROWS = 20_000
 # A regression on so many points takes longer than a person should wait without a word.
 _MANY_POINTS = 2000
+# Consecutive rows of mapped inputs that are trained on near each other: some megabytes, as disks like to be read.
+_MAPPED_BLOCK = 4096
 
 
 class FittedModel(NamedTuple):
@@ -78,30 +83,37 @@ def fit_model(
         SettingsError: a parameter is outside its domain.
         MemoryPlanError: the settings need more memory than there is.
         TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
+        ProcessLostError: of several processes that train together, another one ended.
     """
     sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
     n_points = regression_points(params, **sizes)
     kept = points_kept(x, n_points) if n_points else (0, 0)
     settings = model_settings(params, **sizes, mean_points=kept)
     training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
+    if is_mapped(x):
+        training = replace(training, shuffle_rows=_MAPPED_BLOCK)
+    machine = world(checked_device(params["device"]))
     dtype = DTYPES[choice("dtype", params["dtype"], DTYPES)]
-    needed = training_memory(
-        settings,
+    # Each process holds the whole model once, at the start and at the end, and gradients and moments of its labels.
+    of_process = replace(settings, n_labels=-(-y.shape[1] // min(machine.size, 4)))
+    needed = machine.local_size * training_memory(
+        of_process,
         n_rows=x.shape[0],
         batch_size=training.batch_size,
-        n_stored=y.nnz + (x.nnz if scipy.sparse.issparse(x) else x.size),
+        n_stored=stored_in_memory(x) + stored_in_memory(y),
         labels_per_step=labels_per_step(y, training),
         item_size=dtype.itemsize,
     )
     without_mean = ', or set mean_function="zero"' if n_points else ""
     check_memory(needed, settings=f"n_inducing, n_latent or batch_size (or use fewer features{without_mean})")
-    reporter = ProgressReporter() if params["verbose"] else NoReporter()
+    reporter = ProgressReporter() if params["verbose"] and machine.leads else NoReporter()
     if n_points >= _MANY_POINTS:
         reporter.phase(f"fitting the mean function: regression of the labels on {n_points} rows")
     model = settings.build()
+    check_shareable(model, machine)
     starts = {name: params[name] for name in ("inducing_start", "loadings_start")}
     mean_logits = initialise(model, x, y, rng=rng, propensities=propensities, **starts)
-    model.to(device=checked_device(params["device"]), dtype=dtype)
+    model.to(device=machine.device, dtype=dtype)
     history = train(
         model,
         x,
@@ -116,6 +128,7 @@ def fit_model(
             [x, y, *(held_out or ()), *(() if propensities is None else (propensities,))],
             {**asdict(settings), **asdict(training), **starts, "dtype": params["dtype"]},
         ),
+        world=machine,
     )
     return FittedModel(model.requires_grad_(False), settings, history, mean_logits)
 
@@ -134,7 +147,8 @@ def split(
             raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
         return x, y, None
     order = rng.permutation(x.shape[0])
-    return x[order[held:]], y[order[held:]], (x[order[:held]], y[order[:held]])
+    (x, held_x), (y, held_y) = ((take_rows(m, order[held:]), take_rows(m, order[:held])) for m in (x, y))
+    return x, y, (held_x, held_y)
 
 
 def instance_noise(
@@ -152,6 +166,13 @@ def instance_noise(
     assert isinstance(model.likelihood, BernoulliLabels)
     propensities = model.likelihood.propensities
     return estimate_instance_noise(latents, model.mixing, y[rows], rng=rng, propensities=propensities)
+
+
+def stored_in_memory(matrix: FloatMatrix) -> int:
+    """Entries of a matrix that take memory: none where they are mapped from files."""
+    if is_mapped(matrix):
+        return 0
+    return int(matrix.nnz if scipy.sparse.issparse(matrix) else matrix.size)
 
 
 def check_lengths(x: Any, y: Any) -> None:

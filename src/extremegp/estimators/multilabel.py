@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from extremegp.building import ModelSettings
 from extremegp.conditional import GivenVariance
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
+from extremegp.data.validation import column_counts
 from extremegp.errors import DataError
 from extremegp.estimators.base import GPEstimator, check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fit_model, instance_noise, named_columns, split
@@ -233,7 +234,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             raise DataError("no row has any label: Y holds no positive entry")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        label_counts, n_rows = np.asarray(y.sum(axis=0), dtype=np.int64).ravel(), x.shape[0]
+        label_counts, n_rows = column_counts(y), x.shape[0]
         propensities = label_propensities(self.propensity, label_counts=label_counts, n_rows=n_rows)
         if validation is not None:
             check_columns(validation[0], column_names(X))

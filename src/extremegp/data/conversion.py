@@ -1,0 +1,240 @@
+"""Text formats of any size to data sets that are mapped from files, in bounded memory and resumable."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+from extremegp.data._files import atomic_writer
+from extremegp.data.blocks import Position, RowStream
+from extremegp.data.formats import FORMATS, recognise_format
+from extremegp.data.mapped import (
+    CONFIG,
+    LABELS,
+    PROGRESS,
+    VOCABULARY,
+    Config,
+    Done,
+    MappedWriter,
+    is_dataset,
+    read_config,
+    read_names,
+    write_names,
+)
+from extremegp.data.svmlight import SvmlightStream
+from extremegp.data.words import WordStream, find_words
+from extremegp.data.xc import XCStream
+from extremegp.errors import DataError, SettingsError
+
+TextFormat = Literal["xc", "svmlight", "jsonl"]
+
+
+class Watcher(Protocol):
+    """Told how a conversion goes on."""
+
+    def resumed(self, rows: int) -> None:
+        """Rows of an interrupted conversion are there already."""
+
+    def restarted(self, reason: str) -> None:
+        """An interrupted conversion cannot be gone on with."""
+
+    def reading(self, phase: str, rows: int, read: int, total: int) -> None:
+        """After every block: rows so far, and bytes of the source read, of how many."""
+
+
+class _Silence:
+    def resumed(self, rows: int) -> None: ...
+
+    def restarted(self, reason: str) -> None: ...
+
+    def reading(self, phase: str, rows: int, read: int, total: int) -> None: ...
+
+
+class _Progress(NamedTuple):
+    """What ``progress.json`` says: of what conversion, and how far it is."""
+
+    source: dict[str, Any]
+    end: Position
+    done: Done
+    learnt: dict[str, Any]
+
+
+def convert(
+    path: str | Path,
+    out: str | Path,
+    format: Literal["auto"] | TextFormat = "auto",
+    *,
+    like: str | Path | None = None,
+    overwrite: bool = False,
+    watch: Watcher | None = None,
+) -> Config:
+    """Convert a text file to a data set that `open_dataset` maps, however large, in bounded memory.
+
+    Progress is kept in the folder after every block of about 16 MB: after any interruption the same call goes on where
+    the last one stopped, and the result is the same. Of "jsonl" the words that occur in at least two texts are counted,
+    as `TextFeatures` finds them, by a first pass, which starts anew if it is interrupted: features="tfidf" then gives
+    what features="text" gives. The words are those of the data set, not of a model: a model takes converted data only.
+
+    Args:
+        path: the file; .gz, .bz2, .xz and .zst are decompressed.
+        out: the folder to write.
+        format: as in `read_dataset`.
+        like: a folder that was converted before, whose features and labels the data have: test data go like the
+            training data. Of "jsonl" other words and labels are left out.
+        overwrite: replace a data set that is there.
+        watch: told how the conversion goes on.
+
+    Returns:
+        The sizes of the data set.
+
+    Raises:
+        DataError: the file cannot be read or breaks its format, or the folder cannot be written, holds other things, or
+            holds a data set already.
+        SettingsError: another format.
+    """
+    if format not in ("auto", "xc", "svmlight", "jsonl"):
+        raise SettingsError(f"format must be 'auto' or one of {FORMATS}, not {format!r}")
+    path, folder, watch = Path(path), Path(out), watch or _Silence()
+    found = recognise_format(path) if format == "auto" else format
+    if found == "mapped":
+        raise DataError("is a converted data set already", path=path)
+    if folder.exists() and not folder.is_dir():
+        raise DataError("is a file; name a folder", path=folder)
+    finished = (folder / CONFIG).exists()
+    if finished and not overwrite:
+        raise DataError("holds a data set already; name another folder, or replace it with --overwrite", path=folder)
+    if folder.is_dir() and any(folder.iterdir()) and not is_dataset(folder):
+        raise DataError("is a folder with other things; name a new one", path=folder)
+    model = None if like is None else _Like.of(Path(like))
+    source = _fingerprint(path, found, model)
+    progress = None if finished else _read_progress(folder / PROGRESS)
+    if progress is not None and progress.source != source:
+        watch.restarted(f"{path} or how to read it has changed since the conversion began; starting anew")
+        progress = None
+    # Of a finished data set this makes an unfinished one, before anything else in it changes.
+    for name in (CONFIG,) if progress is not None else (CONFIG, PROGRESS):
+        (folder / name).unlink(missing_ok=True)
+    return _convert(path, folder, found, source, progress, model, watch)
+
+
+def _convert(
+    path: Path,
+    folder: Path,
+    format: TextFormat,
+    source: dict[str, Any],
+    progress: _Progress | None,
+    like: _Like | None,
+    watch: Watcher,
+) -> Config:
+    words = labels = None
+    total = path.stat().st_size
+    with MappedWriter(folder, done=None if progress is None else progress.done) as writer:
+        if progress is not None:
+            watch.resumed(progress.done.n_rows)
+        else:
+            # A folder that is interrupted in the first pass must be known for what it is.
+            _write_progress(folder, _Progress(source, Position(), Done(), {}))
+        if format == "jsonl":
+            if like is not None:
+                words, labels = like.words, like.labels
+            elif progress is not None and {"words", "names"} <= progress.learnt.keys():
+                words = read_names(folder, VOCABULARY, progress.learnt["words"])
+                labels = read_names(folder, LABELS, progress.learnt["names"])
+            else:
+                words, labels = find_words(
+                    path, lambda records: watch.reading("words", records.end.row, records.read, total)
+                )
+                write_names(folder, VOCABULARY, words)
+                write_names(folder, LABELS, labels)
+                _write_progress(folder, _Progress(source, Position(), Done(), _counts(words, labels)))
+        elif like is not None:
+            labels = like.labels
+        stream = _stream(path, format, like, words, labels)
+        end = Position()
+        if progress is not None and progress.done.n_rows:
+            end = progress.end
+            if not stream.learnt.keys() <= progress.learnt.keys():
+                raise DataError("is damaged; remove the folder to start anew", path=folder / PROGRESS)
+            stream.learnt |= {name: progress.learnt[name] for name in stream.learnt}
+        for part in stream.parts(end):
+            writer.append_block(part.rows)
+            learnt = stream.learnt if words is None or labels is None else stream.learnt | _counts(words, labels)
+            _write_progress(folder, _Progress(source, part.end, writer.flush(), learnt))
+            watch.reading("rows", part.end.row, part.read, total)
+        sizes = stream.sizes()
+        if _fingerprint(path, format, like) != source:
+            raise DataError("has changed while it was converted; convert it again", path=path)
+        writer.finish(
+            sizes.n_features, sizes.n_labels, label_names=labels, vocabulary=words, first_feature=sizes.first_feature
+        )
+    return read_config(folder)
+
+
+@dataclass(frozen=True)
+class _Like:
+    """The features and labels of a converted data set, which others are made to fit."""
+
+    config: Config
+    words: list[str] | None
+    labels: list[str] | None
+    modified_ns: int
+
+    @classmethod
+    def of(cls, folder: Path) -> _Like:
+        config = read_config(folder)
+        words = read_names(folder, VOCABULARY, config.n_features) if config.vocabulary else None
+        labels = read_names(folder, LABELS, config.n_labels) if config.label_names else None
+        return cls(config, words, labels, (folder / CONFIG).stat().st_mtime_ns)
+
+
+def _stream(
+    path: Path, format: TextFormat, like: _Like | None, words: list[str] | None, labels: list[str] | None
+) -> RowStream:
+    if format == "jsonl":
+        if words is None or labels is None:
+            raise DataError("texts go like texts, but the folder of --like was made of numbers", path=path)
+        return WordStream(path, words, labels)
+    if like is None:
+        return XCStream(path) if format == "xc" else SvmlightStream(path)
+    if like.words is not None:
+        raise DataError("numbers go like numbers, but the folder of --like was made of texts", path=path)
+    sizes = {"n_features": like.config.n_features, "n_labels": like.config.n_labels}
+    if format == "xc":
+        return XCStream(path, **sizes)
+    return SvmlightStream(path, **sizes, zero_based=like.config.first_feature == 0)
+
+
+def _counts(words: list[str], labels: list[str]) -> dict[str, int]:
+    return {"words": len(words), "names": len(labels)}
+
+
+def _fingerprint(path: Path, format: TextFormat, like: _Like | None) -> dict[str, Any]:
+    try:
+        status = path.stat()
+    except OSError as error:
+        raise DataError(f"cannot be read: {error.strerror}", path=path) from error
+    return {
+        "bytes": status.st_size,
+        "modified_ns": status.st_mtime_ns,
+        "format": format,
+        "like": None if like is None else [*like.config, like.modified_ns],
+    }
+
+
+def _write_progress(folder: Path, progress: _Progress) -> None:
+    with atomic_writer(folder / PROGRESS) as stream:
+        stream.write(json.dumps(progress._asdict()).encode())
+
+
+def _read_progress(path: Path) -> _Progress | None:
+    """How far an interrupted conversion came; None where there is none, or nothing that can be gone on with."""
+    try:
+        source, end, done, learnt = (json.loads(path.read_bytes())[name] for name in _Progress._fields)
+        progress = _Progress(source, Position(*end), Done(*done), learnt)
+        numbers = (*progress.end, *progress.done)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return None
+    sound = all(type(number) is int and number >= 0 for number in numbers) and isinstance(learnt, dict)
+    return progress if sound else None

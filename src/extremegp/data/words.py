@@ -1,0 +1,119 @@
+"""JSON lines as counts of words: one pass finds the words and the labels, another counts, both in bounded memory."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from sklearn.feature_extraction.text import CountVectorizer
+
+from extremegp.data.blocks import BEGINNING, Part, Position, RowBlock, RowStream, Sizes
+from extremegp.data.labels import LabelSpace
+from extremegp.data.text import TextRecords, text_records
+from extremegp.data.validation import FloatCSR
+from extremegp.errors import DataError
+
+MAX_WORDS = 5_000_000
+"""Words that are counted at a time: about a gigabyte. Beyond it, the rarest so far are forgotten."""
+
+MIN_TEXTS = 2
+"""Texts that a word must occur in, as in `TextFeatures`."""
+
+
+def find_words(
+    path: str | Path, watch: Callable[[TextRecords], None] = lambda records: None
+) -> tuple[list[str], list[str]]:
+    """The words of at least two texts and the labels of a file, each in alphabetical order.
+
+    Where a file has more than `MAX_WORDS` words, those that occurred least so far are forgotten, and more of them
+    whenever there are too many again: words that are rare all over the file then are missing, or seem rarer.
+
+    Args:
+        path: JSON lines with labels.
+        watch: told how far reading is.
+
+    Raises:
+        DataError: the file breaks the format, has no labels, or no word occurs in two texts.
+    """
+    analyse = CountVectorizer().build_analyzer()
+    n_texts: Counter[str] = Counter()
+    labels: set[str] = set()
+    for records in text_records(path):
+        if records.texts and records.labels is None:
+            raise DataError('has no "labels"; the words and labels of other data are taken by --like', path=path)
+        for text, row_labels in zip(records.texts, records.labels or (), strict=True):
+            n_texts.update(set(analyse(text)))
+            labels.update(row_labels)
+            if len(n_texts) > MAX_WORDS:
+                _forget_rarest(n_texts)
+        watch(records)
+    words = sorted(word for word, count in n_texts.items() if count >= MIN_TEXTS)
+    if not words:
+        raise DataError(f"no word occurs in {MIN_TEXTS} texts", path=path)
+    if not labels:
+        raise DataError("no row has any label", path=path)
+    for label in labels:
+        if "\n" in label:
+            raise DataError(f"the label {label!r} holds a line break, which a list of names cannot hold", path=path)
+    return words, sorted(labels)
+
+
+def _forget_rarest(counts: Counter[str]) -> None:
+    """Forget words until half of the room is free, the rarest first."""
+    of_count = Counter(counts.values())
+    limit, kept = 0, len(counts)
+    while kept > MAX_WORDS // 2:
+        limit += 1
+        kept -= of_count[limit]
+    for word in [word for word, count in counts.items() if count <= limit]:
+        del counts[word]
+
+
+class WordStream(RowStream):
+    """JSON lines as rows of counts of words.
+
+    Args:
+        path: the file.
+        words: the D words that are counted; others are left out.
+        labels: the K label names; others are left out.
+    """
+
+    def __init__(self, path: str | Path, words: Sequence[str], labels: Sequence[str]) -> None:
+        self._path = Path(path)
+        vocabulary = {word: column for column, word in enumerate(words)}
+        self._vectorizer = CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
+        self._space = LabelSpace(labels)
+        self.learnt = {"labelled": None}
+
+    def parts(self, start: Position = BEGINNING) -> Iterator[Part]:
+        for records in text_records(self._path, start, labelled=self.learnt["labelled"]):
+            self.learnt["labelled"] = records.labels is not None
+            yield Part(self._rows(records), records.end, records.read)
+            start = records.end
+        if not start.row:
+            raise DataError("the file has no records, only blank lines", path=self._path)
+
+    def sizes(self) -> Sizes:
+        return Sizes(len(self._vectorizer.vocabulary), len(self._space))
+
+    def _rows(self, records: TextRecords) -> RowBlock:
+        if not records.texts:
+            nothing = np.empty(0, np.int32)
+            lengths = np.empty(0, np.int64)
+            return RowBlock(lengths, nothing, np.empty(0, np.float32), lengths, nothing, nothing)
+        X: FloatCSR = self._vectorizer.transform(records.texts)
+        lists = records.labels or [[] for _ in records.texts]
+        Y = self._space.encode(lists, unknown="ignore")
+        columns = {name: column for column, name in enumerate(self._space.names)}
+        known = ([columns[label] for label in labels if label in columns] for labels in lists)
+        first_labels = np.array([next(iter(labels), -1) for labels in known], np.int32)
+        return RowBlock(
+            np.diff(X.indptr).astype(np.int64),
+            X.indices.astype(np.int32, copy=False),
+            X.data,
+            np.diff(Y.indptr).astype(np.int64),
+            Y.indices.astype(np.int32, copy=False),
+            first_labels,
+        )
