@@ -63,3 +63,23 @@ def test_the_interruption_says_what_was_saved_and_is_no_ordinary_exception():
     assert error.saved == "run.ckpt"
     assert "run.ckpt" in str(error)
     assert "nothing was saved" in str(TrainingInterrupted(None))
+
+
+def test_among_others_more_signals_change_nothing_until_the_block_ends_well():
+    before = signal.getsignal(signal.SIGINT)
+    with GracefulInterrupt(among_others=True) as interrupt:
+        for _ in range(3):
+            signal.raise_signal(signal.SIGINT)
+        assert interrupt.requested
+    assert signal.getsignal(signal.SIGINT) == before
+
+
+def test_among_others_signals_after_an_error_do_not_cut_off_its_message():
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        with pytest.raises(ZeroDivisionError), GracefulInterrupt(among_others=True):
+            _ = 1 / 0
+        signal.raise_signal(signal.SIGTERM)
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)

@@ -107,6 +107,24 @@ def test_a_batch_without_labels_has_the_sample_alone():
     assert batch.y.shape == (3, 2)
 
 
+@pytest.mark.parametrize("sampling", LABEL_SAMPLINGS)
+@pytest.mark.parametrize("cuts", [[0, K], [0, 3, K], [0, 1, 2, K - 1, K]], ids=str)
+def test_batches_within_ranges_of_labels_are_the_pieces_of_the_whole(cuts: list[int], sampling: str):
+    sampler, drawn = LabelSampler(COUNTS, 5, sampling, seed=0), np.array([0, 2, 5, 8, 9])
+    y = scipy.sparse.csr_matrix(random_labels(4, K, density=0.2))
+    to = {"dtype": torch.float64, "device": CPU}
+    whole = sampler.batch(y, drawn, **to)
+    parts = [sampler.batch(y, drawn, within=slice(*pair), **to) for pair in pairwise(cuts)]
+    labels = [part.labels + start for part, start in zip(parts, cuts, strict=False)]
+    assert torch.equal(torch.cat(labels), whole.labels)
+    assert torch.equal(torch.cat([part.weights for part in parts]), whole.weights)
+    dense = [
+        scipy.sparse.csr_matrix((part.y.values, part.y.columns, part.y.offsets), shape=part.y.shape).toarray()
+        for part in (*parts, whole)
+    ]
+    np.testing.assert_array_equal(np.hstack(dense[:-1]), dense[-1])
+
+
 # The estimate of the bound
 
 N, D = 5, 4

@@ -27,6 +27,7 @@ from extremegp.sparse import SparseRows
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, train
 from extremegp.training import loop as module
 from extremegp.training.loop import TrainingDivergedError
+from extremegp.training.steps import Steps
 
 N, D, K, P, M = 23, 5, 4, 2, 3
 SETTINGS = TrainingSettings(epochs=4, batch_size=6, learning_rate=0.05, seed=3)
@@ -306,14 +307,14 @@ class _Clock:
 
 def _with_clock(monkeypatch: pytest.MonkeyPatch, seconds_per_step: float) -> _Clock:
     clock = _Clock(seconds_per_step)
-    gradients = module._Run._gradients
+    gradients = Steps.gradients
 
-    def slow(self: Any, units: Any, **step: int) -> Any:
+    def slow(self: Any, batch: Any, **options: int) -> Any:
         clock.now += clock.seconds_per_step
-        return gradients(self, units, **step)
+        return gradients(self, batch, **options)
 
     monkeypatch.setattr(module, "time", clock)
-    monkeypatch.setattr(module._Run, "_gradients", slow)
+    monkeypatch.setattr(Steps, "gradients", slow)
     return clock
 
 
@@ -357,6 +358,37 @@ def test_even_the_smallest_budget_makes_one_step(monkeypatch: pytest.MonkeyPatch
     recorder = _Recorder()
     history = _train(_model(), replace(SETTINGS, time_budget=0.1), reporter=recorder)
     assert len(recorder.steps) == len(history) == 1
+
+
+@pytest.mark.parametrize("interrupt_at", [[3], [5, 9]], ids=str)
+def test_rows_shuffled_in_blocks_resume_to_the_same_bits_and_are_another_order(interrupt_at: list[int], tmp_path: Path):
+    settings = replace(SETTINGS, shuffle_rows=2)
+    whole, resumed, other = _model(), _model(), _model()
+    history = _validated_run(whole, None, [], settings)
+    again = _validated_run(resumed, tmp_path / "run.ckpt", interrupt_at, settings)
+    assert _without_seconds(again) == _without_seconds(history)
+    _assert_equal(whole, resumed)
+    _validated_run(other, None, [], SETTINGS)
+    assert not torch.equal(other.mixing.loadings, whole.mixing.loadings)
+
+
+def test_what_goes_wrong_in_reading_a_batch_is_raised_by_training():
+    class Broken(np.ndarray):
+        reads = 0
+
+        def __getitem__(self, rows: Any) -> Any:
+            Broken.reads += 1
+            if Broken.reads == 6:
+                raise OSError("the disk is gone")
+            return np.asarray(super().__getitem__(rows))
+
+    x, y = _data()
+    recorder = _Recorder()
+    with pytest.raises(OSError, match="the disk is gone"):
+        train(_model(), x.toarray().view(Broken), y, SETTINGS, reporter=recorder)
+    # Every step whose batch was read is made.
+    assert recorder.steps[-1][0] == 5
+    assert recorder.closed == 1
 
 
 # Sampled labels

@@ -7,8 +7,8 @@ from tests.models import random_inputs, random_labels, random_model, sparse_rows
 
 from extremegp.building import POSTERIOR_NAMES, ModelSettings
 from extremegp.latents import SparseGP
-from extremegp.training.loop import _natural_posteriors
 from extremegp.training.natural import NaturalGradient
+from extremegp.training.steps import natural_posteriors
 
 N, D, K, P, M = 12, 4, 5, 2, 3
 
@@ -44,7 +44,7 @@ def test_natural_steps_alone_climb_the_bound_faster_than_gradient_steps_of_any_l
 
 @pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
 def test_the_families_with_natural_gradients_are_found(posterior: str):
-    found = _natural_posteriors(_settings(posterior=posterior).build())
+    found = natural_posteriors(_settings(posterior=posterior).build())
     assert bool(found) is (posterior in ("shared-basis", "mean-field", "full"))
 
 

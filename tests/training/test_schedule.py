@@ -45,3 +45,29 @@ def test_epochs_and_seeds_shuffle_differently():
     ]
     assert len({tuple(order) for order in orders}) == 4
     assert list(range(50)) not in orders
+
+
+@pytest.mark.parametrize("block", [1, 3, 7, 50, 1000])
+@pytest.mark.parametrize("n_rows", [1, 10, 500, 501])
+def test_an_order_in_blocks_has_every_row_once_and_is_a_function_of_seed_and_epoch(n_rows: int, block: int):
+    orders = {}
+    for seed, epoch in ((0, 0), (0, 1), (1, 0)):
+        batches = epoch_batches(n_rows, 8, seed=seed, epoch=epoch, block=block)
+        again = epoch_batches(n_rows, 8, seed=seed, epoch=epoch, block=block)
+        assert all(np.array_equal(first, second) for first, second in zip(batches, again, strict=True))
+        assert {len(batch) for batch in batches} <= {n_rows // len(batches), n_rows // len(batches) + 1}
+        orders[seed, epoch] = np.concatenate(batches)
+        assert sorted(orders[seed, epoch]) == list(range(n_rows))
+    if n_rows >= 500:
+        assert len({tuple(order) for order in orders.values()}) == 3
+
+
+def test_rows_of_a_block_stay_near_each_other_in_an_order_of_their_own():
+    block, n_rows = 10, 4000
+    order = np.concatenate(epoch_batches(n_rows, 8, seed=0, epoch=0, block=block))
+    places = np.argsort(order).reshape(-1, block)
+    spread = places.max(axis=1) - places.min(axis=1)
+    assert spread.max() < 16 * block
+    assert np.median(spread) > 4 * block
+    # Blocks come from everywhere.
+    assert np.corrcoef(places.mean(axis=1), np.arange(len(places)))[0, 1] < 0.2

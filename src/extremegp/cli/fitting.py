@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 import time
 from collections.abc import Sequence
@@ -13,10 +14,28 @@ import typer
 
 from extremegp.cli.app import say
 from extremegp.cli.common import Report, percent, words_for
-from extremegp.errors import DataError, ModelFormatError
+from extremegp.errors import DataError, ModelFormatError, SettingsError
 
 if TYPE_CHECKING:
     from extremegp.cli.common import Classifier
+
+
+def leads() -> bool:
+    """Whether this process is alone, or the one of several that `torchrun` started which prints and writes files."""
+    return os.environ.get("RANK", "0") == "0"
+
+
+def check_processes(task: str) -> None:
+    """Refuse several processes where they cannot share the work.
+
+    Raises:
+        SettingsError: labels are of sequences.
+    """
+    if task == "sequence" and {"RANK", "WORLD_SIZE"} <= os.environ.keys() and os.environ["WORLD_SIZE"] != "1":
+        raise SettingsError(
+            f"sequences of labels cannot be shared out over {os.environ['WORLD_SIZE']} processes: "
+            "start it as one process, without torchrun"
+        )
 
 
 def check_destination(out: Path, overwrite: bool) -> None:
@@ -27,6 +46,8 @@ def check_destination(out: Path, overwrite: bool) -> None:
     """
     from extremegp.io import check_writable
 
+    if not leads():
+        return
     check_writable(out)
     if out.is_dir() and any(out.iterdir()) and not overwrite:
         raise DataError("holds a model already; choose another --out, or replace it with --overwrite", path=out)
@@ -59,15 +80,16 @@ def fit(classifier: Classifier, X: Any, y: Any, out: Path, *, fresh: bool, quiet
     from extremegp.training import TrainingInterrupted
 
     checkpoint = checkpoint_of(out)
-    if fresh:
+    if fresh and leads():
         checkpoint.unlink(missing_ok=True)
-    resumed = checkpoint.exists()
+    resumed = leads() and checkpoint.exists()
     if resumed and not quiet:
         say(f"resuming from {checkpoint}")
     try:
         classifier.fit(X, y, **options)
     except TrainingInterrupted as interrupt:
-        say(f"interrupted and saved: the same command resumes from {interrupt.saved}; --fresh starts anew")
+        if leads():
+            say(f"interrupted and saved: the same command resumes from {interrupt.saved}; --fresh starts anew")
         raise typer.Exit(130) from interrupt
     except ModelFormatError as error:
         raise ModelFormatError(f"{error}; --fresh discards it") from error
@@ -76,6 +98,8 @@ def fit(classifier: Classifier, X: Any, y: Any, out: Path, *, fresh: bool, quiet
 
 def save(classifier: Classifier, out: Path) -> None:
     """Save the model, after which its checkpoint has no use."""
+    if not leads():
+        return
     classifier.save(out)
     checkpoint_of(out).unlink(missing_ok=True)
 

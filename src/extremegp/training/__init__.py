@@ -1,7 +1,19 @@
 """The training loop, its schedule, checkpoints, memory plan and progress display."""
 
+from extremegp.training.distributed import ProcessLostError, World, world
 from extremegp.training.interrupts import TrainingInterrupted
-from extremegp.training.loop import TrainingSettings, train
+from extremegp.training.loop import train
 from extremegp.training.progress import NoReporter, ProgressReporter, Reporter
+from extremegp.training.settings import TrainingSettings
 
-__all__ = ["NoReporter", "ProgressReporter", "Reporter", "TrainingInterrupted", "TrainingSettings", "train"]
+__all__ = [
+    "NoReporter",
+    "ProcessLostError",
+    "ProgressReporter",
+    "Reporter",
+    "TrainingInterrupted",
+    "TrainingSettings",
+    "World",
+    "train",
+    "world",
+]

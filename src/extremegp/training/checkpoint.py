@@ -12,7 +12,9 @@ from torch import Tensor
 
 from extremegp.errors import ModelFormatError
 from extremegp.files import check_state, copy_state, read_tensors, write_tensors
+from extremegp.training.distributed import World
 from extremegp.training.row_adam import RowAdam
+from extremegp.training.shards import LabelShards
 
 _FORMAT = "extremegp checkpoint 1"
 
@@ -50,25 +52,53 @@ def save_checkpoint(
     best: Mapping[str, Tensor],
     progress: Progress,
     fingerprint: str,
+    shards: LabelShards | None = None,
 ) -> None:
-    """Write model, optimiser moments, best parameters so far and progress; `fingerprint` names data and settings."""
+    """Write model, optimiser moments, best parameters so far and progress; `fingerprint` names data and settings.
+
+    Of a model in `shards`, the first process writes what all of them hold: the file is that of one process.
+    """
     tensors = {f"model.{name}": tensor for name, tensor in model.state_dict().items()}
     tensors |= {f"best.{name}": tensor for name, tensor in best.items()}
     for number, optimizer in enumerate(optimizers):
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer{number}.{index}.{name}": tensor for name, tensor in moments.items()}
-    write_tensors(path, tensors, {"format": _FORMAT, "fingerprint": fingerprint, "progress": asdict(progress)})
+    whole = tensors if shards is None else shards.collect(tensors, shards.per_label_of(optimizers))
+    if whole is not None:
+        write_tensors(path, whole, {"format": _FORMAT, "fingerprint": fingerprint, "progress": asdict(progress)})
 
 
 def load_checkpoint(
-    path: str | Path, *, model: torch.nn.Module, optimizers: Sequence[torch.optim.Optimizer], fingerprint: str
+    path: str | Path,
+    *,
+    model: torch.nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    fingerprint: str,
+    shards: LabelShards | None = None,
 ) -> tuple[Progress, dict[str, Tensor]]:
     """Restore model and optimisers in place; give back the progress and the best parameters.
+
+    Of a model in `shards`, the first process reads the file, and each gets its part.
 
     Raises:
         ModelFormatError: the file is damaged, or was written by a run on other data or with other settings.
     """
-    tensors, header = read_tensors(path)
+    world = World() if shards is None else shards.world
+    tensors, header = world.together(lambda: read_tensors(path) if world.leads else ({}, {}))
+    header = world.said_by_first(header)
+    if shards is not None:
+        tensors = shards.spread(tensors, shards.per_label_of(optimizers))
+    return world.together(lambda: _restore(path, tensors, header, model, optimizers, fingerprint))
+
+
+def _restore(
+    path: str | Path,
+    tensors: Mapping[str, Tensor],
+    header: Mapping[str, Any],
+    model: torch.nn.Module,
+    optimizers: Sequence[torch.optim.Optimizer],
+    fingerprint: str,
+) -> tuple[Progress, dict[str, Tensor]]:
     if header.get("format") != _FORMAT:
         raise ModelFormatError(f"{path}: not a checkpoint of this version")
     if header.get("fingerprint") != fingerprint:

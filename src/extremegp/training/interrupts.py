@@ -11,10 +11,15 @@ class GracefulInterrupt:
     """Within the block, the first SIGINT or SIGTERM sets `requested`; a second one acts at once.
 
     Outside the main thread, where Python allows no signal handlers, the block changes nothing.
+
+    Args:
+        among_others: whether this is one process of several that were started together. What starts them passes Ctrl-C
+            on to processes that the terminal has sent it already, and ends all when one has ended: signals after the
+            first, or after an error has left the block, then do not cut off a checkpoint or a message.
     """
 
-    def __init__(self) -> None:
-        self.requested = False
+    def __init__(self, *, among_others: bool = False) -> None:
+        self.requested, self.among_others = False, among_others
         self._previous: dict[int, signal._HANDLER] = {}
 
     def __enter__(self) -> GracefulInterrupt:
@@ -28,7 +33,8 @@ class GracefulInterrupt:
 
     def _request(self, number: int, frame: FrameType | None) -> None:
         self.requested = True
-        self._restore()
+        if not self.among_others:
+            self._restore()
 
     def _restore(self) -> None:
         for number, handler in self._previous.items():
@@ -38,7 +44,8 @@ class GracefulInterrupt:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._restore()
+        if error is None or not self.among_others:
+            self._restore()
 
 
 class TrainingInterrupted(KeyboardInterrupt):

@@ -73,12 +73,24 @@ class LabelSampler:
         return np.unique(self._order[np.minimum(places, len(self._ends) - 1)])
 
     def batch(
-        self, y: scipy.sparse.csr_matrix, drawn: NDArray[np.int64], *, dtype: torch.dtype, device: torch.device
+        self,
+        y: scipy.sparse.csr_matrix,
+        drawn: NDArray[np.int64],
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+        within: slice = slice(None),
     ) -> LabelBatch:
-        """The labels that some row of y (B x K) has, and of the sample `drawn` those that none has."""
+        """The labels that some row of y (B x K) has, and of the sample `drawn` those that none has.
+
+        Of those only the labels of a range, numbered from its start, if `within` gives one.
+        """
+        if within.start is not None:
+            y = y[:, within]
+            drawn = drawn[slice(*np.searchsorted(drawn, [within.start, within.stop]))] - within.start
         positives = np.unique(y.indices)
         labels = np.union1d(positives, drawn)
-        weights = 1.0 / self.inclusion[labels]
+        weights = 1.0 / self.inclusion[within][labels]
         weights[np.searchsorted(labels, positives)] = 1.0
         columns = np.searchsorted(labels, y.indices)
         return LabelBatch(
