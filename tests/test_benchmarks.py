@@ -20,7 +20,7 @@ import scipy.sparse
 import torch
 
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
-from extremegp.data import CHUNKING_TEMPLATE, deskew, read_xc, write_columns, write_xc
+from extremegp.data import CHUNKING_TEMPLATE, deskew, open_dataset, read_xc, write_columns, write_xc
 from extremegp.inducing import InducingInputs
 from extremegp.presets import CLASS_PRESETS, PRESETS
 
@@ -35,6 +35,8 @@ SCRIPTS = (
     "feature_scale.py",
     "natural_gradients.py",
     "label_sampling.py",
+    "growth.py",
+    "prediction_speed.py",
     "multilabel_methods.py",
     "propensity.py",
     "multiclass.py",
@@ -94,6 +96,12 @@ def class_data(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
 def sequence_data(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     monkeypatch.syspath_prepend(BENCHMARKS)
     return importlib.import_module("sequence_data")
+
+
+@pytest.fixture
+def growth(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(BENCHMARKS)
+    return importlib.import_module("growth")
 
 
 @pytest.fixture
@@ -330,6 +338,75 @@ def test_label_sampling_times_steps_and_measures_noise(tmp_path: Path, datasets:
         # All labels leave no noise but that of single precision.
         assert data[0] > data[1] > 1e-3 > 1e-4 > data[2]
         assert gradient[0] > gradient[1] > 1e-2 > 1e-3 > gradient[2]
+
+
+@pytest.mark.slow
+def test_prediction_speed_measures_recall_on_other_rows_than_it_tunes_on(tmp_path: Path, datasets: Path) -> None:
+    pytest.importorskip("faiss")
+    sizes = ("--labels", "300,20000", "--n-latent", "8", "--rows", "40", "--tuning-rows", "50", "--batch-size", "16")
+    calls = ("--calls", "3", "--batches", "1", "--recalls", "0.5,0.95")
+    output, result = run(tmp_path, "prediction_speed.py", *sizes, *calls, datasets=datasets)
+    assert len(result["results"]) == 4
+    for record in result["results"]:
+        assert [found["wanted"] for found in record["approximate"]] == [0.5, 0.95]
+        for found in record["approximate"]:
+            # Five labels of each of fifty rows.
+            assert found["setting"]["n_rows"] == 50
+            assert found["setting"]["recall"] * 250 == pytest.approx(round(found["setting"]["recall"] * 250))
+            assert found["recall"] * 200 == pytest.approx(round(found["recall"] * 200))
+            assert found["recall"] > found["wanted"] - 0.1
+            assert 0 < found["median"] <= found["p99"]
+        # All of few labels are looked at.
+        assert record["n_labels"] > 300 or [found["recall"] for found in record["approximate"]] == [1, 1]
+    assert "| clustered, 20,000, P 8 |" in output
+
+
+@pytest.mark.slow
+def test_growth_measures_each_size_alone_and_draws_it(tmp_path: Path, datasets: Path) -> None:
+    sizes = ("--rows", "300,900", "--features", "300,5000", "--labels", "300", "--base", "300", "--steps", "4")
+    small = ("--latent", "3", "--inducing", "5", "--batch", "50", "--sampled", "20", "--plot", "growth.png")
+    output, result = run(tmp_path, "growth.py", *sizes, *small, datasets=datasets)
+    assert [record["rows"] for record in result["rows"]] == [300, 900]
+    assert [record["features"] for record in result["features"]] == [300, 5000]
+    # The common point is measured once.
+    assert result["rows"][0] == result["features"][0] == result["labels"][0]
+    for record in (*result["rows"], *result["features"]):
+        assert record["step_seconds"] > 0
+        assert record["resident_peak_bytes"] > record["peak_bytes"] > 0
+        assert record["data_bytes"] > 4 * record["rows"]
+    assert "| 5,000 |" in output
+    assert (tmp_path / "growth.png").stat().st_size > 5000
+
+
+@pytest.mark.slow
+def test_growth_makes_one_epoch_and_tells_that_of_public_sizes(tmp_path: Path, datasets: Path) -> None:
+    sizes = ("--one-epoch", "--size", "600", "--public", "WikiLSHTC-325K", "--public-rows", "200", "--steps", "3")
+    small = ("--latent", "3", "--inducing", "5", "--batch", "50", "--sampled", "20")
+    output, result = run(tmp_path, "growth.py", *sizes, *small, datasets=datasets)
+    assert result["epoch"]["steps"] == 12
+    assert result["epoch"]["fit_seconds"] >= result["epoch"]["epoch_seconds"] >= 12 * 1e-4
+    wiki = result["WikiLSHTC-325K"]
+    assert (wiki["rows"], wiki["features"], wiki["labels"]) == (200, 1_617_899, 325_056)
+    minutes = -(-1_778_351 // 50) * wiki["step_seconds"] / 60
+    assert f"| 1,778,351 | 1,617,899 | 325,056 | {1e3 * wiki['step_seconds']:.1f} | {minutes:.1f} |" in output
+
+
+def test_rows_are_as_sparse_whatever_the_sizes_and_tell_their_labels(growth: ModuleType, tmp_path: Path) -> None:
+    stored = []
+    for name, n_features in (("narrow", 2_000), ("wide", 500_000)):
+        growth.write(tmp_path / name, growth.Sizes(3_000, n_features, 1_000, 40, 4), seed=0)
+        data = open_dataset(tmp_path / name)
+        stored.append(data.X.nnz / 3_000)
+        assert data.X.shape == (3_000, n_features)
+        np.testing.assert_allclose(np.asarray(data.X.multiply(data.X).sum(1)), 1.0, rtol=1e-5)
+    assert min(stored) > 30
+    assert max(stored) < 1.1 * min(stored)
+    # Of two rows that share many features, one's labels are often the other's; of two at random, seldom.
+    x, y = data.X[:1_500], data.Y
+    shared = x @ data.X[1_500:].T
+    nearest = np.asarray(shared.argmax(1)).ravel()
+    together = y[:1_500].multiply(y[1_500:][nearest]).sum() / y[:1_500].multiply(y[1_500:]).sum()
+    assert together > 1.1
 
 
 @pytest.mark.slow

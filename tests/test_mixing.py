@@ -37,6 +37,18 @@ def test_utilities_of_some_labels_are_those_columns(labels: slice):
     everything, some = mixing.utilities(latents), mixing.utilities(latents, labels)
     torch.testing.assert_close(some.mean, everything.mean[:, labels])
     torch.testing.assert_close(some.variance, everything.variance[:, labels])
+    torch.testing.assert_close(mixing.mean_utilities(latents, labels), everything.mean[:, labels])
+
+
+@pytest.mark.parametrize("offset", [False, True])
+def test_utilities_of_labels_that_differ_from_row_to_row_are_those_entries(offset: bool):
+    latents, mixing = _setting()
+    if offset:
+        latents = latents._replace(offset=torch.rand(B, K, dtype=torch.float64))
+    labels = torch.tensor([[0, 5], [3, 3], [1, 0], [4, 2]])
+    everything, some = mixing.utilities(latents), mixing.utilities_at(latents, labels)
+    for found, whole in zip(some[:2], everything[:2], strict=True):
+        torch.testing.assert_close(found, whole.gather(1, labels))
 
 
 def test_the_weighted_sum_of_means_equals_the_dense_sum_and_so_do_its_gradients():

@@ -9,10 +9,23 @@ from extremegp.__about__ import __version__
 
 if TYPE_CHECKING:
     from extremegp import datasets
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier, load
+    from extremegp.estimators import (
+        LabelTreeGPClassifier,
+        MultiClassGPClassifier,
+        MultiLabelGPClassifier,
+        SequenceGPClassifier,
+        load,
+    )
 
-_ESTIMATORS = ("MultiClassGPClassifier", "MultiLabelGPClassifier", "SequenceGPClassifier", "load")
+_ESTIMATORS = (
+    "LabelTreeGPClassifier",
+    "MultiClassGPClassifier",
+    "MultiLabelGPClassifier",
+    "SequenceGPClassifier",
+    "load",
+)
 __all__ = [
+    "LabelTreeGPClassifier",
     "MultiClassGPClassifier",
     "MultiLabelGPClassifier",
     "SequenceGPClassifier",

@@ -138,7 +138,7 @@ def _labels_to_sum_over(
     if n_labels <= _SAMPLED_LABELS:
         return np.arange(n_labels), np.ones(n_labels)
     present = np.unique(batch.indices).astype(np.int64)
-    absent = np.setdiff1d(np.arange(n_labels), present, assume_unique=True)
-    drawn = rng.choice(absent, min(_SAMPLED_LABELS, len(absent)), replace=False)
-    weights = np.repeat([1.0, len(absent) / max(1, len(drawn))], [len(present), len(drawn)])
+    # In time for the sample, not for all labels; how many of it are absent is left to chance.
+    drawn = np.setdiff1d(rng.choice(n_labels, _SAMPLED_LABELS, replace=False), present, assume_unique=True)
+    weights = np.repeat([1.0, (n_labels - len(present)) / max(1, len(drawn))], [len(present), len(drawn)])
     return np.concatenate([present, drawn]), weights

@@ -36,7 +36,7 @@ class Mixing(nn.Module, ABC):
         """Means and variances of the utilities of some labels, B x |labels| each."""
 
     @abstractmethod
-    def mean_utilities(self, latents: Marginals) -> Float[Tensor, "B K"]:
+    def mean_utilities(self, latents: Marginals, labels: slice = slice(None)) -> Float[Tensor, "B L"]:
         """Means alone, where variances are not needed."""
 
     @abstractmethod
@@ -78,9 +78,20 @@ class FactorMixing(Mixing):
             mean = mean + latents.offset[:, labels]
         return Marginals(mean, latents.variance @ loadings.square().T)
 
-    def mean_utilities(self, latents: Marginals) -> Float[Tensor, "B K"]:
-        mean = torch.addmm(self.bias, latents.mean, self.loadings.T)
-        return mean if latents.offset is None else mean + latents.offset
+    def mean_utilities(self, latents: Marginals, labels: slice = slice(None)) -> Float[Tensor, "B L"]:
+        mean = torch.addmm(self.bias[labels], latents.mean, self.loadings[labels].T)
+        return mean if latents.offset is None else mean + latents.offset[:, labels]
+
+    def utilities_at(self, latents: Marginals, labels: Int[Tensor, "B C"]) -> Marginals:
+        """Means and variances of the utilities of C labels of each row, which differ from row to row, B x C each.
+
+        It takes B x C x P numbers at once.
+        """
+        loadings = torch.nn.functional.embedding(labels, self.loadings)
+        mean = (loadings @ latents.mean.unsqueeze(2)).squeeze(2) + self.bias[labels]
+        if latents.offset is not None:
+            mean = mean + latents.offset.gather(1, labels)
+        return Marginals(mean, (loadings.square() @ latents.variance.unsqueeze(2)).squeeze(2))
 
     def differences(self, latents: Marginals, classes: Int[Tensor, " B"]) -> Marginals:
         mean, variance, _ = self.utilities(latents)
@@ -124,8 +135,8 @@ class IdentityMixing(Mixing):
             mean = mean + latents.offset[:, labels]
         return Marginals(mean, latents.variance[:, labels] * scales.square())
 
-    def mean_utilities(self, latents: Marginals) -> Float[Tensor, "B K"]:
-        return self.utilities(latents).mean
+    def mean_utilities(self, latents: Marginals, labels: slice = slice(None)) -> Float[Tensor, "B L"]:
+        return self.utilities(latents, labels).mean
 
     def differences(self, latents: Marginals, classes: Int[Tensor, " B"]) -> Marginals:
         mean, variance, _ = self.utilities(latents)

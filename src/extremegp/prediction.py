@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import scipy.sparse
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
+from torch import Tensor
 
 from extremegp.conditional import GivenVariance, InstanceNoise, mean_utilities_given, utilities_given
 from extremegp.data import FloatCSR, LabelSpace, check_inputs
@@ -17,12 +19,20 @@ from extremegp.data.validation import entry_position
 from extremegp.errors import DataError
 from extremegp.latents import Marginals
 from extremegp.likelihoods import BernoulliLabels, ClassLikelihood, IndependentClasses, entropy_parts
+from extremegp.metrics import TopK
+from extremegp.metrics.topk import PAD
+from extremegp.mixing import FactorMixing
 from extremegp.model import VariationalModel
 from extremegp.sparse import SparseRows, row_block
 
 _BLOCK_ELEMENTS = 1 << 22
+_MIN_LABELS = 1 << 14
+"""Labels in a block of B x labels at the least, where there are more: narrower products are slow."""
 
 Matrix = scipy.sparse.csr_matrix | NDArray[Any]
+RankedBy = Literal["probability", "utility"]
+Ranked = tuple[slice, TopK, NDArray[np.float32]]
+"""Rows, their best labels with the scores that these are ranked by, and their probabilities, B x k."""
 
 
 class Predictor:
@@ -55,8 +65,14 @@ class Predictor:
             x: inputs, N x D.
             mean_logits: what the model's mean function scales at these inputs, N x K; by default it works that out.
         """
-        width = max(self._model.mixing.n_labels, self._model.latents.n_functions, self._conditioned.width, 512)
-        step = max(1, _BLOCK_ELEMENTS // width)
+        yield from self.label_latents(x, self._model.mixing.n_labels, mean_logits)
+
+    def label_latents(
+        self, x: Matrix, width: int, mean_logits: NDArray[np.float32] | None = None
+    ) -> Iterator[tuple[slice, Marginals]]:
+        """What `latents` gives, in blocks for a caller who makes `width` numbers of every row rather than K."""
+        widest = max(width, self._model.latents.n_functions, self._conditioned.width, 512)
+        step = max(1, _BLOCK_ELEMENTS // widest)
         for start in range(0, x.shape[0], step):
             rows = slice(start, min(start + step, x.shape[0]))
             block = row_block(x, rows, dtype=self._dtype, device=self._device)
@@ -115,6 +131,95 @@ class Predictor:
                     known = SparseRows.from_scipy(given[rows], dtype=means.dtype, device=means.device)
                     probabilities[known.rows, known.columns] = (known.values > 0).to(means.dtype)
             yield rows, means.cpu().numpy(), probabilities.cpu().numpy()
+
+    def top(
+        self, x: Matrix, k: int, by: RankedBy = "probability", given: scipy.sparse.csr_matrix | None = None
+    ) -> Iterator[Ranked]:
+        """The k best labels of every row, exactly, and their probabilities, a block of rows at a time.
+
+        In a factor model of Bernoulli labels the labels go by in blocks too, so that memory does not grow with B x K.
+        Where a mean function, known labels or one class per row tie all K together, blocks of rows have all K columns.
+
+        Args:
+            x: inputs, N x D.
+            k: how many labels; ties go to the lower one.
+            by: rank by p(y = 1) or by the mean utility.
+            given: labels known already, as in `mean_utilities`; they are never among the best.
+
+        Returns:
+            An iterator of rows, their k best labels with the scores they are ranked by, and the probabilities of these,
+            B x k; beyond the labels that there are, pads of probability 0.
+        """
+        if given is None and self.separable:
+            for rows, latents in self.label_latents(x, _MIN_LABELS):
+                yield rows, *self._top_of_label_blocks(latents, k, by)
+            return
+        for rows, means, probabilities in self.mean_utilities_and_probabilities(x, given):
+            scores = means if by == "utility" else probabilities
+            best = TopK.from_scores(scores if given is None else exclude(scores, given[rows]), k)
+            of_best = np.take_along_axis(probabilities, best.labels, axis=1)
+            yield rows, best, np.where(best.labels == PAD, 0, of_best).astype(np.float32)
+
+    @property
+    def model(self) -> VariationalModel:
+        """The model that it was made of."""
+        return self._model
+
+    @property
+    def separable(self) -> bool:
+        """Whether utilities and probabilities of some labels can be had without those of the others."""
+        model = self._model
+        return (
+            isinstance(model.mixing, FactorMixing)
+            and type(model.likelihood) is BernoulliLabels
+            and model.mean_function is None
+        )
+
+    @torch.no_grad()
+    def at(self, latents: Marginals, labels: Int[Tensor, "B C"]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Mean utilities and probabilities of C labels of each row, which may differ from row to row, B x C each.
+
+        Args:
+            latents: marginals of the latent functions at B inputs, of a model that is `separable`.
+            labels: their numbers.
+        """
+        mixing, likelihood = self._model.mixing, self._model.likelihood
+        assert isinstance(mixing, FactorMixing)
+        assert isinstance(likelihood, BernoulliLabels)
+        step = max(1, _BLOCK_ELEMENTS // max(1, labels.shape[1] * mixing.loadings.shape[1]))
+        blocks = (slice(start, start + step) for start in range(0, len(labels), step))
+        parts = [
+            mixing.utilities_at(Marginals(latents.mean[rows], latents.variance[rows]), labels[rows]) for rows in blocks
+        ]
+        utilities = Marginals.concatenate(parts)
+        return utilities.mean.cpu().numpy(), likelihood.probabilities(utilities).cpu().numpy()
+
+    @torch.no_grad()
+    def _top_of_label_blocks(self, latents: Marginals, k: int, by: RankedBy) -> tuple[TopK, NDArray[np.float32]]:
+        mixing, likelihood = self._model.mixing, self._model.likelihood
+        assert isinstance(likelihood, BernoulliLabels)
+        labels = np.full((len(latents.mean), k), PAD, dtype=np.int64)
+        scores = np.full(labels.shape, -np.inf, dtype=np.float32)
+        step = max(1, _BLOCK_ELEMENTS // max(len(latents.mean), mixing.loadings.shape[1]))
+        for start in range(0, mixing.n_labels, step):
+            columns = slice(start, start + step)
+            if by == "utility":
+                block = mixing.mean_utilities(latents, columns).cpu().numpy()
+            else:
+                block = likelihood.probabilities(mixing.utilities(latents, columns)).cpu().numpy()
+            # Equal scores do not enter: these labels are higher than all before. NaN does, and is refused there.
+            enter = np.flatnonzero(~(block.max(axis=1) <= scores[:, -1]))
+            if enter.size:
+                of_block = TopK.from_scores(block[enter], k)
+                found = np.hstack([labels[enter], np.where(of_block.labels == PAD, PAD, of_block.labels + start)])
+                merged = TopK.from_scores(np.hstack([scores[enter], of_block.scores]), k)
+                labels[enter] = np.where(merged.labels == PAD, PAD, np.take_along_axis(found, merged.labels, axis=1))
+                scores[enter] = merged.scores
+        best = TopK(labels, scores)
+        if by == "probability":
+            return best, np.where(labels == PAD, np.float32(0), scores)
+        of_best = self.at(latents, torch.from_numpy(np.maximum(labels, 0)).to(self._device))[1]
+        return best, np.where(labels == PAD, 0, of_best).astype(np.float32)
 
     def class_uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
         """Of one class per row: probabilities (B x K), their entropy and its aleatoric part (nats), with their rows."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +38,24 @@ def test_metrics_are_those_of_the_dense_predictions(files: Path, model: Path, ru
     assert metrics["brier"] == pytest.approx(np.square(p - y).sum(axis=1).mean(), rel=1e-5)
     assert metrics["seconds"] > 0
     assert {"PSP@5", "nDCG@5", "ece", "ece_top"} <= metrics.keys()
+
+
+@pytest.mark.parametrize("by", ["probability", "utility"])
+def test_of_many_labels_the_best_of_each_row_are_measured(
+    files: Path, model: Path, run: Run, by: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    everything = _evaluated(run, model, files / "test.txt", "--by", by)
+    # By name: the function of that name hides the module.
+    monkeypatch.setattr(sys.modules["extremegp.cli.evaluate"], "DENSE_LABELS", N_LABELS - 1)
+    best = _evaluated(run, model, files / "test.txt", "--by", by)
+    of_all = {"log_loss", "brier", "ece", "ece_top"}
+    assert best.keys() - everything.keys() == {"log_loss_top20", "ece_top20"}
+    assert everything.keys() - best.keys() == of_all
+    for name in everything.keys() - of_all - {"seconds"}:
+        assert best[name] == pytest.approx(everything[name])
+    # All labels are among the 20 best.
+    assert best["log_loss_top20"] == pytest.approx(everything["log_loss"] / N_LABELS, rel=1e-5)
+    assert best["ece_top20"] == pytest.approx(everything["ece"], rel=1e-5)
 
 
 def test_propensities_come_from_the_training_data(files: Path, model: Path, run: Run) -> None:

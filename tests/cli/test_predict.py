@@ -5,7 +5,10 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,7 +16,10 @@ import scipy.sparse
 from tests.cli.conftest import CLASSES, N_FEATURES, N_LABELS, Run
 
 import extremegp
-from extremegp.data import read_xc
+from extremegp.cli.row_blocks import RowProgress
+from extremegp.data import convert, read_xc, svmlight, text, validation, xc
+from extremegp.data._files import text_blocks
+from extremegp.data.features import Features, TextFeatures, UnitFeatures
 
 _NAMES = ["red", "green, dark", "blue", "black"]
 
@@ -154,6 +160,133 @@ def test_a_missing_model_is_named(files: Path, tmp_path: Path, run: Run) -> None
     run.fails("predict", tmp_path / "none", files / "test.txt", "--out", tmp_path / "o.txt", naming="none")
 
 
+# Rows in blocks
+
+
+def _in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let readers give a few lines or rows at a time."""
+    for module in (xc, svmlight, text):
+        monkeypatch.setattr(module, "text_blocks", partial(text_blocks, block_bytes=200))
+    monkeypatch.setattr(validation, "_BLOCK_ENTRIES", 30)
+
+
+@pytest.mark.parametrize("kind", ["txt", "svm", "jsonl", "mapped", "txt.gz"])
+def test_blocks_of_rows_give_what_all_at_once_give(
+    files: Path, model: Path, text_model: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    data, fitted = tmp_path / f"test.{kind}", text_model if kind == "jsonl" else model
+    lines = (files / "test.txt").read_text().splitlines(keepends=True)
+    match kind:
+        case "jsonl":
+            data.write_bytes((files / "test.jsonl").read_bytes() + b"\n")
+        case "svm":
+            # The only feature 0, which says what features count from, comes last.
+            rows = [re.sub(r" 0:\S+", "", line) for line in lines[1:]]
+            data.write_text("# a comment\n" + "".join(rows[:-1]) + lines[-1])
+        case "mapped":
+            convert(files / "test.txt", data)
+        case "txt.gz":
+            data.write_bytes(gzip.compress((files / "test.txt").read_bytes()))
+        case _:
+            data.write_text("".join(lines))
+    whole = _predict(run, fitted, data, tmp_path / "whole.csv").read_text()
+    sizes: list[int] = []
+    _in_small_blocks(monkeypatch)
+    for step in (UnitFeatures, TextFeatures):
+        transform = step.transform
+
+        def watched(self: Features, X: Any, transform: Any = transform) -> Any:
+            sizes.append(len(X) if isinstance(X, list) else X.shape[0])
+            return transform(self, X)
+
+        monkeypatch.setattr(step, "transform", watched)
+    blocks = _predict(run, fitted, data, tmp_path / "blocks.csv").read_text()
+    assert sum(sizes) == 20
+    assert max(sizes) <= 10
+    for first, second in zip(csv.reader(whole.splitlines()), csv.reader(blocks.splitlines()), strict=True):
+        assert first[:3] == second[:3]
+        assert first[3] == second[3] or float(first[3]) == pytest.approx(float(second[3]), rel=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "naming"),
+    [
+        ("new.txt", "40 8 4\n" + "0 0:1 1:1 2:1\n" * 39 + "0 9:1\n", "new.txt:41: feature '9'"),
+        ("new.txt", "40 8 4\n" + "0 0:1 1:1 2:1\n" * 39, "new.txt: the header says 40 rows but only 39 follow"),
+        ("new.svm", "0 1:1 2:1\n" * 39 + "0 1:1 9:1\n", "new.svm:40: the file has 9 features"),
+        ("new.svm", "0 1:1 2:1\n" * 39 + "0 1:x\n", "new.svm:40: not a row"),
+        ("new.jsonl", '{"text": "word0 filler"}\n' * 39 + "{\n", "new.jsonl:40: not valid JSON"),
+        ("new.jsonl", "\n \n", "new.jsonl: the file has no records"),
+    ],
+)
+def test_an_error_in_a_late_block_names_its_line_and_leaves_no_file(
+    model: Path,
+    text_model: Path,
+    tmp_path: Path,
+    run: Run,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    content: str,
+    naming: str,
+) -> None:
+    (tmp_path / name).write_text(content)
+    _in_small_blocks(monkeypatch)
+    fitted = text_model if name == "new.jsonl" else model
+    for out in ("o.csv", "o.npz"):
+        run.fails("predict", fitted, tmp_path / name, "--out", tmp_path / out, naming=naming)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_progress_tells_rows_and_time_left(
+    files: Path, model: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _in_small_blocks(monkeypatch)
+    args = ("predict", model, files / "test.txt", "--out", tmp_path / "o.csv")
+    assert run(*args).stderr == ""
+    monkeypatch.setattr(RowProgress.__init__, "__kwdefaults__", {"patience": 0.0, "interval": 0.0})
+    lines = run(*args).stderr.splitlines()
+    shown = [re.fullmatch(r"(\d+) rows, +(\d+) %, \d+ s left", line) for line in lines]
+    assert all(shown)
+    assert [100 * int(match[1]) / 20 for match in shown if match] == [int(match[2]) for match in shown if match]
+    assert lines[-1].startswith("20 rows, 100 %")
+    assert run(*args, "--quiet").stderr == ""
+
+
+# Approximate search
+
+
+def test_approximate_search_reports_its_recall(files: Path, tmp_path: Path, run: Run) -> None:
+    pytest.importorskip("faiss")
+    fitted = tmp_path / "model"
+    options = ("--set", "epochs=5", "--set", "n_inducing=10", "--set", "mean_function=zero", "--quiet")
+    assert run("train", files / "train.txt", "--out", fitted, *options).exit_code == 0
+    exact = _predict(run, fitted, files / "train.txt", tmp_path / "exact.csv").read_text()
+    args = ("predict", fitted, files / "train.txt", "--top-k", 2, "--approximate", 0.98, "--out")
+    assert "approximate: recall 1.0000 of the exact best (60 rows;" in run(*args, tmp_path / "o.csv").stdout
+    assert [line.split(",")[:3] for line in (tmp_path / "o.csv").read_text().splitlines()] == [
+        line.split(",")[:3] for line in exact.splitlines()
+    ]
+    setting = json.loads(run(*args, tmp_path / "o.csv", "--json", "-").stdout)["approximate"]
+    assert (setting["recall"], setting["n_rows"]) == (1.0, 60)
+    few = run("predict", fitted, files / "test.txt", "--approximate", 0.98, "--out", tmp_path / "few.csv")
+    assert "recall not measured on so few rows" in few.stdout
+
+
+@pytest.mark.parametrize(
+    ("options", "naming"),
+    [
+        (["--approximate", "1.5"], "--approximate must be a recall above 0 and at most 1"),
+        (["--approximate", "0.9", "--given", "known.jsonl"], "--given"),
+        (["--approximate", "0.9"], "mean_function='zero'"),
+    ],
+)
+def test_approximate_search_that_is_not_possible_is_refused(
+    files: Path, model: Path, tmp_path: Path, run: Run, options: list[str], naming: str
+) -> None:
+    run.fails("predict", model, files / "test.txt", "--out", tmp_path / "o.csv", *options, naming=naming)
+    assert list(tmp_path.iterdir()) == []
+
+
 # Known labels
 
 
@@ -266,6 +399,7 @@ def test_numbers_and_matrices_of_classes_are_in_sorted_order(
     [
         (["--given", "known.jsonl"], "o.csv", "--given is for many labels per row, but"),
         (["--by", "utility"], "o.csv", "--by is for many labels per row, but"),
+        (["--approximate", "0.9"], "o.csv", "--approximate is for many labels per row, but"),
         (["--uncertainty"], "o.txt", "--uncertainty needs --out to end in .jsonl, .tsv or .csv"),
         (["--uncertainty"], "o.npz", "--uncertainty needs --out to end in .jsonl, .tsv or .csv"),
         (["--x-key", "X"], "o.csv", "--x-key is for .npz files"),

@@ -108,9 +108,19 @@ def test_a_time_budget_reaches_the_estimator(files: Path, tmp_path: Path, run: R
     assert extremegp.load(tmp_path / "m").time_budget == 5400
 
 
+def test_a_memory_limit_reaches_the_estimator_and_what_cannot_fit_is_refused(
+    files: Path, tmp_path: Path, run: Run
+) -> None:
+    args = ("train", files / "train.txt", "--out", tmp_path / "m", *_QUICK, "--max-memory")
+    run.fails(*args, "1M", naming="max_memory is 0.00 GB: raise it")
+    assert not (tmp_path / "m").exists()
+    assert run(*args, "64G").exit_code == 0
+
+
 @pytest.mark.parametrize(
     ("args", "naming"),
     [
+        (["--max-memory", "much"], "max_memory must be bytes, or a size"),
         (["--set", "kernal=se"], "did you mean 'kernel'"),
         (["--set", "n_inducing=many"], "n_inducing"),
         (["--set", "n_inducing=0"], "n_inducing must be an integer at least 1"),

@@ -20,8 +20,9 @@ from tests.models import random_inputs
 
 import extremegp
 from extremegp import MultiLabelGPClassifier
-from extremegp.errors import ExtremeGPError
+from extremegp.errors import ExtremeGPError, SettingsError
 from extremegp.estimators import fitting
+from extremegp.label_index import LabelIndex
 from extremegp.metrics import propensities
 from extremegp.training import NoReporter, TrainingInterrupted
 
@@ -696,3 +697,52 @@ def test_validation_sees_the_regression_too():
     best = max(record["validation_P@1"] for record in classifier.history_)
     by_utility = classifier.predict_topk(new_x, 1, by="utility").labels[:, 0]
     assert new_y[np.arange(N), by_utility].mean() == pytest.approx(best)
+
+
+# Approximate search
+
+
+def test_approximate_search_finds_the_share_asked_for_and_builds_its_index_once_a_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    built = []
+    init = LabelIndex.__init__
+    monkeypatch.setattr(LabelIndex, "__init__", lambda self, *args: (built.append(1), init(self, *args))[1])
+    x, y = small_data()
+    classifier = small_classifier().fit(x, y)
+    for by in ("probability", "utility"):
+        exact, found = (classifier.predict_topk(x, 2, by=by, approximate=share) for share in (None, 1.0))
+        # Of so few labels all are candidates.
+        np.testing.assert_array_equal(found.labels, exact.labels)
+        np.testing.assert_allclose(found.scores, exact.scores, rtol=1e-5, atol=1e-6)
+    assert classifier.predict_topk(x, 2, approximate=0.9, output="csr").shape == (N, K)
+    assert len(built) == 1
+    assert classifier.label_index().setting.recall == 1.0
+    for copy in (pickle.loads(pickle.dumps(classifier)), clone(classifier).fit(x, y)):
+        assert "_index" not in vars(copy) or copy._index is None
+        np.testing.assert_array_equal(copy.predict_topk(x, 2, approximate=0.9).labels, exact_labels(classifier, x))
+    assert len(built) == 3
+    x, y = small_data(seed=5)
+    classifier.fit(x, y)
+    np.testing.assert_array_equal(classifier.predict_topk(x, 2, approximate=0.9).labels, exact_labels(classifier, x))
+    assert len(built) == 4
+
+
+def exact_labels(classifier: MultiLabelGPClassifier, x: np.ndarray) -> np.ndarray:
+    return classifier.predict_topk(x, 2).labels
+
+
+@pytest.mark.parametrize(
+    ("changes", "options", "message"),
+    [
+        ({}, {"approximate": 0.0}, "above 0 and at most 1"),
+        ({}, {"approximate": 0.9, "given": np.zeros((N, K))}, "given"),
+        ({"mean_function": "regression"}, {"approximate": 0.9}, "mean_function='zero'"),
+    ],
+)
+def test_approximate_search_that_is_not_possible_is_refused(
+    changes: dict[str, Any], options: dict[str, Any], message: str
+) -> None:
+    x, y = small_data()
+    with pytest.raises(SettingsError, match=message):
+        small_classifier(**changes).fit(x, y).predict_topk(x, 2, **options)

@@ -13,7 +13,14 @@ from sklearn.metrics import log_loss as sklearn_log_loss
 from tests.reference import metrics as reference
 
 from extremegp.errors import DataError, SettingsError
-from extremegp.metrics import ProbabilityMetrics, brier_score, expected_calibration_error, log_loss
+from extremegp.metrics import (
+    ProbabilityMetrics,
+    TopK,
+    TopProbabilityMetrics,
+    brier_score,
+    expected_calibration_error,
+    log_loss,
+)
 from extremegp.metrics import probability as probability_module
 
 
@@ -41,6 +48,41 @@ def test_metrics_equal_their_literal_definitions(problem: tuple[np.ndarray, np.n
     found = metrics.compute()
     assert found.keys() == expected.keys()
     np.testing.assert_allclose(list(found.values()), list(expected.values()), rtol=1e-9, atol=1e-12)
+
+
+@given(problems(), st.sampled_from([1, 4, 16]), st.integers(1, 10))
+def test_metrics_of_the_best_labels_equal_their_literal_definitions(
+    problem: tuple[np.ndarray, np.ndarray], n_bins: int, top: int
+) -> None:
+    truth, p = problem
+    best = TopK.from_scores(p, top + 2)
+    of_best = np.where(best.labels == -1, 0, np.take_along_axis(p, best.labels, axis=1))
+    metrics, middle = TopProbabilityMetrics(top, n_bins), len(p) // 2
+    for rows in filter(len, (range(middle), range(middle, len(p)))):
+        metrics.update(TopK(best.labels[rows], best.scores[rows]), of_best[rows], truth[rows])
+    pairs = [(i, label) for i, row in enumerate(p) for label in reference.top_labels(row.astype(np.float32), top)]
+    y, q = np.array([truth[pair] for pair in pairs]), np.array([p[pair] for pair in pairs], dtype=np.float64)
+    found = metrics.compute()
+    assert found.keys() == {f"log_loss_top{top}", f"ece_top{top}"}
+    happened = np.clip(np.where(y == 1, q, 1 - q), 1e-15, 1 - 1e-15)
+    np.testing.assert_allclose(found[f"log_loss_top{top}"], -np.mean(np.log(happened)), rtol=1e-9, atol=1e-12)
+    expected = reference.calibration_error(y, q, n_bins)
+    np.testing.assert_allclose(found[f"ece_top{top}"], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_best_labels_that_cannot_be_judged_are_refused() -> None:
+    best, truth = TopK.from_scores(np.array([[0.5, 0.1]]), 2), np.array([[1, 0]])
+    metrics = TopProbabilityMetrics()
+    with pytest.raises(DataError, match="no labels have been added"):
+        metrics.compute()
+    for p, problem in (([[0.5]], "both must be B x k"), ([[0.5, 1.5]], r"\[0, 1\]"), ([[np.nan, 0.1]], r"\[0, 1\]")):
+        with pytest.raises(DataError, match=problem):
+            metrics.update(best, np.array(p), truth)
+    with pytest.raises(DataError, match="rows x"):
+        metrics.update(best, np.array([[0.5, 0.1]]), np.zeros((2, 2)))
+    for settings in ({"top": 0}, {"n_bins": 0}):
+        with pytest.raises(SettingsError, match=next(iter(settings))):
+            TopProbabilityMetrics(**settings)
 
 
 def random_problem(seed: int, n_rows: int = 60, n_labels: int = 12) -> tuple[np.ndarray, np.ndarray]:

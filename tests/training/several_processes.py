@@ -32,6 +32,8 @@ PLANS = {
     "adam": replace(SETTINGS, optimizer="adam"),
     "cold": replace(SETTINGS, kl_weight=0.3),
     "sampled": replace(SETTINGS, n_sampled_labels=4),
+    "hard": replace(SETTINGS, n_sampled_labels=2, label_sampling="hard", n_hard_labels=3),
+    "half": replace(SETTINGS, n_sampled_labels=4, optimizer_state="half"),
     "sampled one, adam": replace(SETTINGS, n_sampled_labels=1, label_sampling="uniform", optimizer="adam"),
 }
 INTERRUPT_AT = 6

@@ -15,6 +15,7 @@ from tests.watching import WideTensors
 
 from extremegp.building import ModelSettings
 from extremegp.errors import ExtremeGPError, ModelFormatError
+from extremegp.files import read_tensors, write_tensors
 from extremegp.initialisation import initialise
 from extremegp.latents import DeepRandomFeatures, LinearFunctions
 from extremegp.latents.random_features import FREQUENCIES
@@ -24,7 +25,7 @@ from extremegp.mixing import IdentityMixing
 from extremegp.model import VariationalModel
 from extremegp.sequence_model import SequenceModel
 from extremegp.sparse import SparseRows
-from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, train
+from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, hard_labels, train
 from extremegp.training import loop as module
 from extremegp.training.loop import TrainingDivergedError
 from extremegp.training.steps import Steps
@@ -513,6 +514,77 @@ def test_nothing_as_long_as_the_labels_is_made_in_a_step_but_the_moments_in_the_
         _train_wide(model, SAMPLED, reporter=Counting())
     # Two moments and the steps, of loadings and biases.
     assert counts == [6] * (SETTINGS.epochs * STEPS_PER_EPOCH), mode.made
+
+
+@pytest.mark.parametrize("state", ["full", "half"])
+def test_hard_labels_make_nothing_as_long_as_the_labels_but_where_they_are_clustered(state: str):
+    n_labels = 20_000
+    model = _wide_model(n_labels)
+    counts = []
+    mode = WideTensors(n_labels, [*model.parameters(), *model.buffers()])
+
+    class Counting(NoReporter):
+        def step(self, step: int, total_steps: int, elbo: float) -> None:
+            counts.append(len(mode.made))
+
+    settings = replace(SAMPLED, label_sampling="hard", n_hard_labels=50, optimizer_state=state)
+    with mode:
+        _train_wide(model, settings, reporter=Counting())
+    assert counts == counts[:1] * (SETTINGS.epochs * STEPS_PER_EPOCH), mode.made
+
+
+@pytest.mark.parametrize("interrupt_at", [[1], [3], [5], [4, 13]], ids=str)
+@pytest.mark.parametrize("state", ["full", "half"])
+def test_a_run_on_hard_labels_resumes_to_the_same_bits(
+    interrupt_at: list[int], state: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(hard_labels, "_REFRESH", 4)
+    settings = replace(SAMPLED, n_sampled_labels=5, label_sampling="hard", n_hard_labels=4, optimizer_state=state)
+    monkeypatch.setattr(hard_labels, "_CANDIDATES", 2)
+    path, (whole, resumed) = tmp_path / "run.ckpt", (_wide_model(20) for _ in range(2))
+    _train_wide(whole, settings)
+    for at in interrupt_at:
+        with pytest.raises(TrainingInterrupted):
+            _train_wide(resumed, settings, checkpoint=path, reporter=_Recorder(at, _interrupt))
+        with torch.no_grad():
+            for parameter in resumed.parameters():
+                parameter.fill_(0.5)
+    _train_wide(resumed, settings, checkpoint=path)
+    _assert_equal(whole, resumed)
+
+
+def test_clusters_that_do_not_fit_are_refused(tmp_path: Path):
+    path, settings = tmp_path / "run.ckpt", replace(SAMPLED, label_sampling="hard")
+    with pytest.raises(TrainingInterrupted):
+        _train_wide(_wide_model(), settings, checkpoint=path, reporter=_Recorder(2, _interrupt))
+    tensors, header = read_tensors(path)
+    clusters, centres = tensors["hard.clusters"], tensors["hard.centres"]
+    for changes in (
+        {"hard.clusters": clusters[1:]},
+        {"hard.clusters": clusters.long()},
+        {"hard.clusters": clusters + len(centres)},
+        {"hard.clusters": clusters - len(centres)},
+        {"hard.centres": centres[:, 1:]},
+        {"hard.centres": centres * torch.nan},
+        {"hard.other": centres},
+    ):
+        write_tensors(path, tensors | changes, header)
+        with pytest.raises(ModelFormatError, match=r"run.ckpt: the clusters of labels"):
+            _train_wide(_wide_model(), settings, checkpoint=path)
+
+
+def test_moments_in_bfloat16_end_within_half_a_percent_of_the_bound_of_full_ones():
+    x, y = (SparseRows.from_scipy(matrix) for matrix in _wide_data())
+    bounds = []
+    for state in ("full", "half"):
+        model = _wide_model()
+        _train_wide(model, replace(SAMPLED, epochs=150, n_sampled_labels=100, optimizer_state=state))
+        with torch.no_grad():
+            bounds.append(float(model.elbo(x, y, n_rows=N).bound))
+    with torch.no_grad():
+        start = float(_wide_model().elbo(x, y, n_rows=N).bound)
+    assert bounds[0] > start + 10
+    assert bounds[1] == pytest.approx(bounds[0], rel=0.005)
 
 
 # Sequences

@@ -128,9 +128,9 @@ def test_inducing_inputs_of_few_parameters_save_memory():
 
 
 def test_sampled_labels_save_the_gradient_of_the_others():
-    wide = _sizes(n_labels=10**6)
+    wide = _sizes(n_labels=10**6, n_latent=300)
     sampled = {**wide, "labels_per_step": 2000}
-    assert _estimate(wide) - _estimate(sampled) > 0.9 * 4 * wide["n_labels"] * wide["n_latent"]
+    assert _estimate(wide) - _estimate(sampled) > 0.8 * 4 * wide["n_labels"] * wide["n_latent"]
     assert _estimate({**sampled, "labels_per_step": 3000}) > _estimate(sampled)
 
 

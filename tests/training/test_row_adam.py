@@ -79,6 +79,62 @@ def test_parameters_without_gradients_and_steps_without_rows_change_nothing():
     assert torch.equal(second, _start(N_ROWS))
 
 
+def test_half_the_memory_moves_rows_as_full_moments_do_within_rounding():
+    ours, theirs = _start(N_ROWS, WIDTH), _start(N_ROWS, WIDTH)
+    half, dense = RowAdam([ours], lr=0.1, state="half"), torch.optim.Adam([theirs], lr=0.1)
+    for gradient in _gradients(6, N_ROWS, WIDTH):
+        ours.grad, theirs.grad = _sparse(list(range(N_ROWS)), gradient, ours), gradient
+        half.step()
+        dense.step()
+    # bfloat16 keeps eight bits.
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=6 * 0.1 * 2**-7)
+    assert {half.state[ours][name].dtype for name in ("exp_avg", "exp_avg_sq")} == {torch.bfloat16}
+
+
+@pytest.mark.parametrize("later", [0.0, 0.9, 1.1, 10.0])
+def test_in_half_the_memory_second_moments_follow_slow_changes_as_full_ones_do(later: float):
+    ours, theirs = _start(N_ROWS, WIDTH), _start(N_ROWS, WIDTH)
+    half, full = RowAdam([ours], lr=0.1, state="half"), RowAdam([theirs], lr=0.1)
+    scales = torch.linspace(0.1, 3.0, N_ROWS * WIDTH, dtype=torch.float64).view(N_ROWS, WIDTH)
+    for step in range(1200):
+        for parameter, optimizer in ((ours, half), (theirs, full)):
+            gradient = scales * (1.0 if step < 200 else later)
+            parameter.grad = _sparse(list(range(N_ROWS)), gradient, parameter)
+            optimizer.step()
+    # Rounded to the nearest, they would not fall at all.
+    found, expected = (optimizer.state[p]["exp_avg_sq"].double() for p, optimizer in ((ours, half), (theirs, full)))
+    torch.testing.assert_close(found, expected, rtol=0.05, atol=0)
+
+
+def test_of_a_vector_both_states_are_the_same():
+    full, half = _start(N_ROWS), _start(N_ROWS)
+    optimizers = RowAdam([full], lr=0.1), RowAdam([half], lr=0.1, state="half")
+    for gradient in _gradients(4, 2):
+        for parameter, optimizer in zip((full, half), optimizers, strict=True):
+            parameter.grad = _sparse([1, 4], gradient, parameter)
+            optimizer.step()
+    assert torch.equal(full, half)
+
+
+@pytest.mark.parametrize("state", ["full", "half"])
+def test_what_is_kept_comes_back_bit_by_bit(state: str):
+    first, second = _start(N_ROWS, WIDTH), _start(N_ROWS, WIDTH)
+    one, other = (RowAdam([parameter], lr=0.1, state=state) for parameter in (first, second))
+    gradients = _gradients(6, 2, WIDTH)
+    for number, gradient in enumerate(gradients):
+        if number == 3:
+            with torch.no_grad():
+                second.copy_(first)
+            other.load_state_dict(one.state_dict())
+            other.state[second] = {name: tensor.clone() for name, tensor in other.state[second].items()}
+        for parameter, optimizer in ((first, one), (second, other))[: 1 + (number >= 3)]:
+            parameter.grad = _sparse([1, 4], gradient, parameter)
+            optimizer.step()
+    assert torch.equal(first, second)
+    layout = {name: (tensor.shape, tensor.dtype) for name, tensor in other.state[second].items()}
+    assert layout == other.layout(second)
+
+
 def test_a_dense_gradient_is_refused():
     parameter = _start(N_ROWS, WIDTH)
     parameter.grad = torch.ones_like(parameter)

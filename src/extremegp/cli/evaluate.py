@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
@@ -42,7 +42,16 @@ from extremegp.cli.sequences import (
 )
 from extremegp.errors import SettingsError
 
+if TYPE_CHECKING:
+    from extremegp.prediction import Ranked
+
 _KS = "1,3,5"
+
+DENSE_LABELS = 20_000
+"""With more labels only each row's best are looked at."""
+
+TOP_JUDGED = 20
+"""The labels of a row whose probabilities are judged then."""
 
 
 def evaluate(
@@ -102,7 +111,9 @@ def evaluate(
     and PSnDCG@k (Jain et al. 2016), and the parts of tail labels (under 10
     training rows). Probability metrics: log_loss (nats per row, summed over
     labels), brier (per row, summed over labels), and calibration errors over all
-    labels (ece) and over each row's 10 best (ece_top).
+    labels (ece) and over each row's 10 best (ece_top). With more than 20,000
+    labels probabilities are judged on each row's 20 best alone: log_loss_top20
+    (nats per row and label) and ece_top20.
 
     Of one class per row: accuracy, error, top3_accuracy and so on (--ks), nlpd
     (nats per row), brier, ece of the predicted class, and over the classes that
@@ -181,20 +192,21 @@ def evaluate(
         if value is not None:
             raise SettingsError(f"{option} is for one class per row, but {model} is for many labels per row")
     from extremegp.metrics import propensities
-    from extremegp.prediction import Predictor
 
     source.check("multilabel", because=f"{model} is for many labels per row")
     x, given, *_ = read(source, "multilabel", known=Known.of_model(classifier))
     y = classifier.encode_labels(given)
     n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
-    blocks = Predictor(classifier.model_).mean_utilities_and_probabilities(classifier.features_.transform(x))
-    metrics = measure(
-        ((rows, means if by == "utility" else probabilities, probabilities) for rows, means, probabilities in blocks),
-        y,
-        ks=ranks,
-        propensity=propensities(classifier.label_counts_, classifier.n_rows_, a, b),
-        train_counts=classifier.label_counts_,
-    )
+    inputs, predictor = classifier.features_.transform(x), classifier.predictor()
+    counts = classifier.label_counts_
+    of_labels = propensities(counts, classifier.n_rows_, a, b)
+    if y.shape[1] > DENSE_LABELS:
+        ranked = predictor.top(inputs, max(TOP_JUDGED, *ranks), by or "probability")
+        metrics = measure_top(ranked, y, ks=ranks, propensity=of_labels, train_counts=counts)
+    else:
+        blocks = predictor.mean_utilities_and_probabilities(inputs)
+        scored = ((rows, means if by == "utility" else p, p) for rows, means, p in blocks)
+        metrics = measure(scored, y, ks=ranks, propensity=of_labels, train_counts=counts)
     metrics["seconds"] = time.monotonic() - started
     report.table(f"{model} on {data}", ("metric, %", *(f"@{k}" for k in ranks)), ranking_rows(metrics, ranks))
     report.table("Probabilities", ("metric", "value"), other_rows(metrics))
@@ -230,6 +242,31 @@ def measure(
     return ranking | quality.compute()
 
 
+def measure_top(
+    ranked: Iterable[Ranked], truth: Any, *, ks: Sequence[int], propensity: Any, train_counts: Any
+) -> dict[str, float]:
+    """The metrics that need no more than the best labels of every row, from what `Predictor.top` and its like give.
+
+    Args:
+        ranked: covers all N rows in order, with at least max(ks) labels each, and `TOP_JUDGED` of them judged.
+        truth: N x K indicator.
+        ks: ranks to evaluate at.
+        propensity: K propensities.
+        train_counts: training rows with each label (K).
+
+    Returns:
+        Metrics by name; those of ranking as fractions.
+    """
+    from extremegp.metrics import TopK, TopProbabilityMetrics, evaluate_topk
+
+    best, quality = [], TopProbabilityMetrics(TOP_JUDGED)
+    for rows, of_block, probabilities in ranked:
+        best.append(of_block)
+        quality.update(of_block, probabilities, truth[rows])
+    ranking = evaluate_topk(truth, TopK.concatenate(best), propensity, ks, train_counts=train_counts)
+    return ranking | quality.compute()
+
+
 def shown(name: str, value: float) -> str:
     """A metric as tables show it: percent for those at a rank."""
     return percent(value) if "@" in name else f"{value:.4g}"
@@ -243,7 +280,12 @@ def ranking_rows(metrics: dict[str, float], ranks: Sequence[int]) -> list[tuple[
 
 def other_rows(metrics: dict[str, float]) -> list[tuple[str, str]]:
     """The other metrics with their units."""
-    units = {"log_loss": " (nats/row)", "brier": " (/row)", "seconds": " (s)"}
+    units = {
+        "log_loss": " (nats/row)",
+        "log_loss_top20": " (nats/row and label)",
+        "brier": " (/row)",
+        "seconds": " (s)",
+    }
     return [(name + units.get(name, ""), shown(name, value)) for name, value in metrics.items() if "@" not in name]
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import shutil
 import time
 from collections.abc import Sequence
 from dataclasses import asdict
@@ -81,7 +82,7 @@ def fit(classifier: Classifier, X: Any, y: Any, out: Path, *, fresh: bool, quiet
 
     checkpoint = checkpoint_of(out)
     if fresh and leads():
-        checkpoint.unlink(missing_ok=True)
+        _discard(checkpoint)
     resumed = leads() and checkpoint.exists()
     if resumed and not quiet:
         say(f"resuming from {checkpoint}")
@@ -101,7 +102,7 @@ def save(classifier: Classifier, out: Path) -> None:
     if not leads():
         return
     classifier.save(out)
-    checkpoint_of(out).unlink(missing_ok=True)
+    _discard(checkpoint_of(out))
 
 
 def summarise(
@@ -163,3 +164,10 @@ def summarise(
     report.table(f"saved to {out}", ("", "value"), lines)
     report.lines(f"Next: extremegp evaluate {shlex.quote(str(out))} TEST_DATA{hint}")
     report.result(result)
+
+
+def _discard(checkpoint: Path) -> None:
+    from extremegp.label_tree import parts_folder
+
+    checkpoint.unlink(missing_ok=True)
+    shutil.rmtree(parts_folder(checkpoint), ignore_errors=True)

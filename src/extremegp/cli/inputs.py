@@ -274,9 +274,8 @@ def read(source: Source, task: Task, *, known: Known | None = None, labelled: bo
     from extremegp.data import read_inputs, read_labels, read_npz, read_table
 
     path, kind = source.path, source.kind
-    if known is not None and (kind == "jsonl") != (known.n_features is None):
-        wanted = "texts (jsonl)" if known.n_features is None else "feature vectors"
-        raise DataError(f"holds {_CALLED[kind]}, but {wanted} are needed, as in training", path=path)
+    if known is not None:
+        check_kind(source, known)
     inside = labelled and source.labels is None
     as_strings = known is not None and known.space is not None and known.space.kind == "str"
     if kind == "array":
@@ -295,9 +294,30 @@ def read(source: Source, task: Task, *, known: Known | None = None, labelled: bo
         n_rows = len(rows.X) if isinstance(rows.X, list) else rows.X.shape[0]
         if len(rows.y) != n_rows:
             raise DataError(f"has {len(rows.y)} labels, but {path} has {n_rows} rows", path=source.labels)
-    if known is not None and known.n_features is not None and known.n_features != rows.X.shape[1]:
-        raise DataError(f"has {rows.X.shape[1]} features, but {known.by} {known.n_features}", path=path)
+    if known is not None and known.n_features is not None:
+        check_width(source, rows.X.shape[1], known)
     return rows
+
+
+def check_kind(source: Source, known: Known) -> None:
+    """Refuse feature vectors where texts are needed, and texts where they are not.
+
+    Raises:
+        DataError: the data are of the other kind; names the file.
+    """
+    if (source.kind == "jsonl") != (known.n_features is None):
+        wanted = "texts (jsonl)" if known.n_features is None else "feature vectors"
+        raise DataError(f"holds {_CALLED[source.kind]}, but {wanted} are needed, as in training", path=source.path)
+
+
+def check_width(source: Source, n_features: int, known: Known) -> None:
+    """Refuse feature vectors of another length.
+
+    Raises:
+        DataError: the data have another number of features; names the file.
+    """
+    if n_features != known.n_features:
+        raise DataError(f"has {n_features} features, but {known.by} {known.n_features}", path=source.path)
 
 
 def _read_many_labels(source: Source, kind: Kind, task: Task, known: Known | None, inside: bool) -> Rows:

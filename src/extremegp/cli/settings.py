@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
 
 from extremegp.cli.common import one_of
 from extremegp.cli.inputs import Task
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
     from extremegp.cli.common import Classifier
     from extremegp.presets import Preset
 
+ModelKind: TypeAlias = Literal["factor", "tree"]
+
 _OWNED = {
     "checkpoint": "it is always MODEL.checkpoint",
     "verbose": "use --quiet",
@@ -22,7 +24,7 @@ _OWNED = {
 }
 
 
-def parse_settings(pairs: Iterable[str], task: Task = "multilabel") -> dict[str, Any]:
+def parse_settings(pairs: Iterable[str], task: Task = "multilabel", kind: ModelKind = "factor") -> dict[str, Any]:
     """Constructor arguments of the estimator of a task from "key=value" texts.
 
     Raises:
@@ -31,7 +33,7 @@ def parse_settings(pairs: Iterable[str], task: Task = "multilabel") -> dict[str,
     pairs = list(pairs)
     if not pairs:
         return {}
-    estimator = estimator_of(task)
+    estimator = estimator_of(task, kind)
     hints = get_type_hints(estimator.__init__)
     known = [name for name in inspect.signature(estimator).parameters if name not in _OWNED]
     parsed: dict[str, Any] = {}
@@ -46,14 +48,16 @@ def parse_settings(pairs: Iterable[str], task: Task = "multilabel") -> dict[str,
     return parsed
 
 
-def parameters(task: Task, preset: str | None, options: dict[str, Any], settings: Iterable[str]) -> dict[str, Any]:
+def parameters(
+    task: Task, preset: str | None, options: dict[str, Any], settings: Iterable[str], kind: ModelKind = "factor"
+) -> dict[str, Any]:
     """Constructor arguments: what `--set` says beats other options, which beat the preset.
 
     Raises:
         SettingsError: as `parse_settings`.
     """
     own = {} if preset is None else dict(presets_of(task)[preset].settings)
-    return own | options | parse_settings(settings, task)
+    return own | options | parse_settings(settings, task, kind)
 
 
 def presets_of(task: Task) -> Mapping[str, Preset[Any]]:
@@ -68,10 +72,17 @@ def presets_of(task: Task) -> Mapping[str, Preset[Any]]:
     return presets[task]
 
 
-def estimator_of(task: Task) -> type[Classifier]:
-    """The estimator that a task is for."""
-    from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
+def estimator_of(task: Task, kind: ModelKind = "factor") -> type[Classifier]:
+    """The estimator that a task is for; of many labels per row, that of a kind of model."""
+    from extremegp.estimators import (
+        LabelTreeGPClassifier,
+        MultiClassGPClassifier,
+        MultiLabelGPClassifier,
+        SequenceGPClassifier,
+    )
 
+    if task == "multilabel" and kind == "tree":
+        return LabelTreeGPClassifier
     estimators: dict[Task, type[Classifier]] = {
         "multilabel": MultiLabelGPClassifier,
         "multiclass": MultiClassGPClassifier,

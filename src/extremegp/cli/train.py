@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal, get_args, get_type_hints
@@ -41,11 +42,15 @@ from extremegp.cli.sequences import (
     refuse_row_options,
     refuse_sequence_options,
 )
-from extremegp.cli.settings import estimator_of, parameters, presets_of
+from extremegp.cli.settings import ModelKind, estimator_of, parameters, parse_settings, presets_of
 from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
     from extremegp.cli.common import Classifier
+
+
+TREE_LABELS = 20_000
+"""With more labels than this, the default is a model of label trees: measured, see docs/scaling.md."""
 
 
 def train(
@@ -73,6 +78,15 @@ def train(
         Path | None,
         typer.Option("--valid-labels", metavar="FILE", help="The class of every row of --valid, as --labels for DATA."),
     ] = None,
+    model: Annotated[
+        Literal["auto", "factor", "tree"],
+        typer.Option(
+            "--model",
+            help="For many labels per row: a factor model (MultiLabelGPClassifier) or label trees "
+            "(LabelTreeGPClassifier). 'auto' takes label trees beyond 20,000 labels, unless a preset or --set says "
+            "otherwise.",
+        ),
+    ] = "auto",
     preset: Annotated[
         str | None,
         typer.Option("--preset", metavar="NAME", help="A method of the papers; `extremegp presets` lists them."),
@@ -93,8 +107,9 @@ def train(
         typer.Option(
             "--set",
             metavar="KEY=VALUE",
-            help="Any parameter of MultiLabelGPClassifier, MultiClassGPClassifier or SequenceGPClassifier, such as "
-            "n_inducing=600 or epochs=20; may be repeated, and beats the preset and the other options.",
+            help="Any parameter of MultiLabelGPClassifier, LabelTreeGPClassifier, MultiClassGPClassifier or "
+            "SequenceGPClassifier, such as n_inducing=600 or epochs=20; may be repeated, and beats the preset and the "
+            "other options.",
         ),
     ] = None,
     template: Annotated[
@@ -113,6 +128,15 @@ def train(
         str | None,
         typer.Option(
             "--time-budget", metavar="TIME", help="Plan training to take so long: 90s, 10m, 1h30m, or seconds."
+        ),
+    ] = None,
+    max_memory: Annotated[
+        str | None,
+        typer.Option(
+            "--max-memory",
+            metavar="SIZE",
+            help="Plan training to take no more memory than so much, such as 8G or 500M; settings that are not given "
+            "are lowered for it. For classes and many labels.",
         ),
     ] = None,
     format: FormatOption = "auto",
@@ -180,6 +204,7 @@ def train(
                 "--label-column": label_column,
                 "--first-label": first_label or None,
                 "--labels-names": labels_names,
+                "--max-memory": max_memory,
             },
             because,
         )
@@ -205,17 +230,22 @@ def train(
     source.check(of_task, because=because)
     if features is not None:
         options["features"] = features
-    params = _with_features(parameters(of_task, preset, options, settings or []), of_task, source)
+    if max_memory is not None:
+        options["max_memory"] = max_memory
+    kind, may_be_tree = _kind(model, of_task, preset, settings or [])
+    params = _with_features(parameters(of_task, preset, options, settings or [], kind), of_task, source)
     check_destination(out, overwrite)
     validation = _validation_source(source, valid, valid_labels, of_task, because)
     if labels_names is not None and of_task == "multiclass":
         raise SettingsError(
             f"--labels-names is for many labels per row, but {because}; --labels takes names of classes"
         )
-    classifier = estimator_of(of_task)(**params, checkpoint=checkpoint_of(out), verbose=not quiet)
     # Settings that cannot work are refused before the time that reading, features and k-means take.
-    classifier.check_params()
+    estimator_of(of_task, kind)(**params).check_params()
     rows = read(source, of_task)
+    if may_be_tree and number_of_labels(rows.y) > TREE_LABELS:
+        kind = "tree"
+    classifier = estimator_of(of_task, kind)(**params, checkpoint=checkpoint_of(out), verbose=not quiet)
     fit_options: dict[str, Any] = {}
     if labels_names is not None:
         fit_options["label_names"] = _label_names(labels_names, rows.y, source)
@@ -280,6 +310,35 @@ def _task(
     return task, because
 
 
+def _kind(
+    wanted: Literal["auto"] | ModelKind, task: Task, preset: str | None, settings: Sequence[str]
+) -> tuple[ModelKind, bool]:
+    """The kind of model as far as the options say, and whether many labels would make it label trees.
+
+    Raises:
+        SettingsError: label trees for another task, or with a preset.
+    """
+    if wanted == "tree" and (task != "multilabel" or preset is not None):
+        because = f"--preset {preset} is another model" if task == "multilabel" else f"this data has {PER_ROW[task]}"
+        raise SettingsError(f"--model tree is for {PER_ROW['multilabel']}, but {because}")
+    if wanted != "auto" or task != "multilabel" or preset is not None:
+        return ("tree" if wanted == "tree" else "factor"), False
+    fits: list[ModelKind] = []
+    for kind in get_args(ModelKind):
+        try:
+            parse_settings(settings, task, kind)
+        except SettingsError:
+            continue
+        fits.append(kind)
+    # Where neither fits, the message is that of factor models, which have more parameters.
+    return ("tree" if fits == ["tree"] else "factor"), len(fits) == 2
+
+
+def number_of_labels(y: Any) -> int:
+    """K of labels as files give them: a matrix, or lists of names."""
+    return len({name for names in y for name in names}) if isinstance(y, list) else int(y.shape[1])
+
+
 def _with_features(params: dict[str, Any], task: Task, source: Source) -> dict[str, Any]:
     """The parameters with a features step that suits the data."""
     texts = source.kind == "jsonl"
@@ -332,5 +391,6 @@ def _label_names(path: Path, y: Any, source: Source) -> list[str]:
 
 
 def _rows_fitted(classifier: Classifier, valid: Path | None) -> int:
-    held_out = 0 if valid else int(classifier.validation_fraction * classifier.n_rows_)
+    fraction = getattr(classifier, "validation_fraction", 0.0)
+    held_out = 0 if valid else int(fraction * classifier.n_rows_)
     return int(classifier.n_rows_) - held_out

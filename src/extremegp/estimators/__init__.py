@@ -9,12 +9,14 @@ import torch
 from extremegp import io
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.sequences import SequenceGPClassifier
 
 __all__ = [
     "GPEstimator",
+    "LabelTreeGPClassifier",
     "MultiClassGPClassifier",
     "MultiLabelGPClassifier",
     "SequenceGPClassifier",
@@ -23,7 +25,8 @@ __all__ = [
 ]
 
 _ESTIMATORS: dict[str, type[GPEstimator]] = {
-    cls.__name__: cls for cls in (MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier)
+    cls.__name__: cls
+    for cls in (LabelTreeGPClassifier, MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier)
 }
 
 

@@ -24,13 +24,14 @@ from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.resolve import check_model_settings
 from extremegp.files import copy_state
+from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.model import VariationalModel
 from extremegp.sequence_building import SequenceSettings
 from extremegp.sequence_model import SequenceModel
 
 Settings = TypeVar("Settings", ModelSettings, SequenceSettings)
 _NOISE = "instance_noise."
-_UNSAVED = ("checkpoint", "device", "verbose")
+_UNSAVED = ("checkpoint", "device", "max_memory", "verbose")
 
 
 class GPEstimator(BaseEstimator):
@@ -41,9 +42,9 @@ class GPEstimator(BaseEstimator):
 
     def _adopt(
         self,
-        model: VariationalModel | SequenceModel,
+        model: VariationalModel | SequenceModel | LabelTreeModel,
         *,
-        settings: ModelSettings | SequenceSettings,
+        settings: ModelSettings | SequenceSettings | LabelTreeSettings,
         features: Features | SequenceFeatures,
         space: LabelSpace | ClassSpace | None,
         target_kind: str,
@@ -156,7 +157,7 @@ class GPEstimator(BaseEstimator):
         return estimator
 
     @classmethod
-    def _settings_from(cls, values: Any, folder: str | Path) -> ModelSettings | SequenceSettings:
+    def _settings_from(cls, values: Any, folder: str | Path) -> ModelSettings | SequenceSettings | LabelTreeSettings:
         """The settings as `save` writes them."""
         settings = checked_settings(values, ModelSettings, check_model_settings, folder)
         if settings.likelihood not in cls._likelihoods:
@@ -253,10 +254,12 @@ def checked_settings(
 
 
 def _model(
-    settings: ModelSettings | SequenceSettings, tensors: dict[str, torch.Tensor], folder: str | Path
-) -> VariationalModel | SequenceModel:
+    settings: ModelSettings | SequenceSettings | LabelTreeSettings,
+    tensors: dict[str, torch.Tensor],
+    folder: str | Path,
+) -> VariationalModel | SequenceModel | LabelTreeModel:
     state = _part(tensors, "model.")
-    dtypes = {tensor.dtype for tensor in state.values() if tensor.dtype != torch.int64}
+    dtypes = {tensor.dtype for tensor in state.values() if tensor.dtype not in (torch.int64, torch.int32)}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
         raise ModelFormatError(f"{folder}: the model's tensors are not all float32 or all float64")
     # Sizes in the configuration are only believed once the tensors have them: no memory is taken before.
@@ -270,11 +273,16 @@ def _model(
 
 
 def _instance_noise(
-    parts: dict[str, torch.Tensor], model: VariationalModel | SequenceModel, device: torch.device, folder: str | Path
+    parts: dict[str, torch.Tensor],
+    model: VariationalModel | SequenceModel | LabelTreeModel,
+    device: torch.device,
+    folder: str | Path,
 ) -> InstanceNoise | None:
     """The scatter of instances, which models may lack."""
     if not parts:
         return None
+    if isinstance(model, LabelTreeModel):
+        raise ModelFormatError(f"{folder}: a model of label trees has no scatter of instances")
     n_functions, dtype = model.latents.n_functions, model.mixing.bias.dtype
     shapes = {name: tuple(part.shape) for name, part in parts.items()}
     if (

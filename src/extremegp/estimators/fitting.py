@@ -19,6 +19,7 @@ from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
 from extremegp.data._temporary import take_rows
 from extremegp.data.validation import is_mapped
 from extremegp.errors import DataError, SettingsError
+from extremegp.estimators.memory import described, memory_left, memory_limit, plan_within
 from extremegp.estimators.resolve import choice, model_settings, number, regression_points, training_settings
 from extremegp.initialisation import initialise
 from extremegp.instance_noise import estimate_instance_noise
@@ -29,7 +30,7 @@ from extremegp.model import VariationalModel
 from extremegp.prediction import Predictor
 from extremegp.regression import points_kept
 from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train, world
-from extremegp.training.plan import check_memory, training_memory
+from extremegp.training.plan import training_memory
 from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -48,12 +49,14 @@ class FittedModel(NamedTuple):
         settings: what it is.
         history: a record per epoch.
         mean_logits: what its mean function scales at the training rows, without the row itself.
+        lowered: the parameters that memory made lower, with what they would have been and what they are.
     """
 
     model: VariationalModel
     settings: ModelSettings
     history: list[dict[str, float]]
     mean_logits: NDArray[np.float32] | None
+    lowered: dict[str, tuple[Any, Any]]
 
 
 def fit_model(
@@ -88,25 +91,37 @@ def fit_model(
     sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
     n_points = regression_points(params, **sizes)
     kept = points_kept(x, n_points) if n_points else (0, 0)
-    settings = model_settings(params, **sizes, mean_points=kept)
-    training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
-    if is_mapped(x):
-        training = replace(training, shuffle_rows=_MAPPED_BLOCK)
     machine = world(checked_device(params["device"]))
     dtype = DTYPES[choice("dtype", params["dtype"], DTYPES)]
-    # Each process holds the whole model once, at the start and at the end, and gradients and moments of its labels.
-    of_process = replace(settings, n_labels=-(-y.shape[1] // min(machine.size, 4)))
-    needed = machine.local_size * training_memory(
-        of_process,
-        n_rows=x.shape[0],
-        batch_size=training.batch_size,
-        n_stored=stored_in_memory(x) + stored_in_memory(y),
-        labels_per_step=labels_per_step(y, training),
-        item_size=dtype.itemsize,
-    )
+
+    def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
+        settings = model_settings(params, **sizes, mean_points=kept)
+        training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
+        return settings, replace(training, shuffle_rows=_MAPPED_BLOCK) if is_mapped(x) else training
+
+    def needed(settings: ModelSettings, training: TrainingSettings) -> int:
+        # Each process holds the whole model once, at the start and at the end, and gradients and moments of its labels.
+        of_process = replace(settings, n_labels=-(-y.shape[1] // min(machine.size, 4)))
+        return machine.local_size * training_memory(
+            of_process,
+            n_rows=x.shape[0],
+            batch_size=training.batch_size,
+            n_stored=stored_in_memory(x) + stored_in_memory(y),
+            labels_per_step=labels_per_step(y, training),
+            item_size=dtype.itemsize,
+            optimizer_state=training.optimizer_state,
+            n_copies=(held_out is not None) + (params["checkpoint"] is not None),
+        )
+
     without_mean = ', or set mean_function="zero"' if n_points else ""
-    check_memory(needed, settings=f"n_inducing, n_latent or batch_size (or use fewer features{without_mean})")
+    advice = f"n_inducing, n_latent or batch_size (or use fewer features{without_mean})"
+    # Processes that start at different moments see different free memory.
+    available = machine.said_by_first(memory_left(memory_limit(params["max_memory"]), machine))
+    plan = plan_within(available, params, resolve=resolve, needed=needed, advice=advice)
+    settings, training = plan.model, plan.training
     reporter = ProgressReporter() if params["verbose"] and machine.leads else NoReporter()
+    if plan.lowered:
+        reporter.note(described(plan, available))
     if n_points >= _MANY_POINTS:
         reporter.phase(f"fitting the mean function: regression of the labels on {n_points} rows")
     model = settings.build()
@@ -130,7 +145,7 @@ def fit_model(
         ),
         world=machine,
     )
-    return FittedModel(model.requires_grad_(False), settings, history, mean_logits)
+    return FittedModel(model.requires_grad_(False), settings, history, mean_logits, plan.lowered)
 
 
 def split(
@@ -191,7 +206,8 @@ def labels_per_step(y: FloatCSR, training: TrainingSettings) -> int | None:
         return 2
     if training.n_sampled_labels is None:
         return None
-    return min(y.shape[1], training.n_sampled_labels + -(-training.batch_size * y.nnz // y.shape[0]))
+    hard = training.n_hard_labels if training.label_sampling == "hard" else 0
+    return min(y.shape[1], training.n_sampled_labels + hard + -(-training.batch_size * y.nnz // y.shape[0]))
 
 
 def checked_device(name: Any) -> torch.device:

@@ -24,6 +24,7 @@ from extremegp.data import (
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.base import GPEstimator, check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fit_model, split
+from extremegp.estimators.memory import memory_limit
 from extremegp.estimators.resolve import (
     class_params,
     model_settings,
@@ -78,7 +79,7 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         kernel: as in `MultiLabelGPClassifier`; under mixing="identity" "se-p-ell" has a lengthscale for each class.
         posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or "parsimonious".
         n_latent: P; "auto" is K, at most 300 if mixed.
-        n_inducing: M, at most the number of rows.
+        n_inducing: M, at most the number of rows; "auto" is 400.
         inducing: as in `MultiLabelGPClassifier`; "separate" gives every class M inducing inputs of its own (T 3.24).
         n_subspace: R, as in `MultiLabelGPClassifier`.
         support_size: S, as in `MultiLabelGPClassifier`.
@@ -107,6 +108,9 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         validation_fraction: share of the rows held out to choose the best epoch by accuracy; 0 holds out none.
         patience: with validation, stop after so many epochs without a better accuracy; None runs all epochs.
         time_budget: seconds of training to plan for, without those of its start; None for no limit.
+        optimizer_state: as in `MultiLabelGPClassifier`.
+        max_memory: as in `MultiLabelGPClassifier`; n_sampled_classes stays as it is, and n_latent where every class has
+            a function.
         checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
         checkpoint_seconds: seconds between two savings of progress.
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
@@ -123,6 +127,7 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy, that of
             the classes with the highest mean utilities, which may differ a little from those that `predict` chooses.
         settings_: the `ModelSettings` that were resolved.
+        lowered_: as in `MultiLabelGPClassifier`.
         label_counts_: training rows of each class (K).
         n_rows_: training rows.
 
@@ -156,7 +161,7 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         kernel: str = "ard",
         posterior: str = "shared-basis",
         n_latent: int | Literal["auto"] = "auto",
-        n_inducing: int = 400,
+        n_inducing: int | Literal["auto"] = "auto",
         inducing: str = "auto",
         n_subspace: int | Literal["auto"] = "auto",
         support_size: int | Literal["auto"] = "auto",
@@ -178,6 +183,8 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         validation_fraction: float = 0.0,
         patience: int | None = None,
         time_budget: float | None = None,
+        optimizer_state: Literal["auto", "full", "half"] = "auto",
+        max_memory: int | str | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_seconds: float = 20.0,
         relative_jitter: float = 1e-6,
@@ -216,6 +223,8 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.time_budget = time_budget
+        self.optimizer_state = optimizer_state
+        self.max_memory = max_memory
         self.checkpoint = checkpoint
         self.checkpoint_seconds = checkpoint_seconds
         self.relative_jitter = relative_jitter
@@ -262,6 +271,7 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
             held_out = held_x, one_hot(space.encode(validation[1], unknown="ignore"), n_classes)
             check_lengths(*held_out)
         fitted = fit_model(params, x, targets, held_out, rng=rng, seed=seed, score_name="accuracy")
+        self.lowered_ = fitted.lowered
         self._adopt(
             fitted.model,
             settings=fitted.settings,
@@ -286,6 +296,7 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         n_classes = self.n_latent if self.mixing == "identity" and isinstance(self.n_latent, int) else 2
         params = class_params(self.get_params(deep=False), features=kind, n_classes=n_classes)
         regression_points(params, n_rows=1, n_features=1, n_labels=n_classes)
+        memory_limit(self.max_memory)
         settings = model_settings(params, n_rows=1, n_features=1, n_labels=n_classes)
         training_settings(params, model=settings, n_rows=1, seed=0)
 
@@ -370,6 +381,11 @@ class MultiClassGPClassifier(ClassifierMixin, GPEstimator):
         tags.input_tags.sparse = True
         tags.input_tags.string = self.features == "text"
         return tags
+
+    def predictor(self) -> Predictor:
+        """What predicts, a block of rows at a time."""
+        check_is_fitted(self, "model_")
+        return Predictor(self.model_)
 
     def _predictor(self, X: Any) -> tuple[Predictor, FloatMatrix]:
         x = self._transform(X)

@@ -17,9 +17,10 @@ from extremegp.building import ModelSettings
 from extremegp.conditional import GivenVariance
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
 from extremegp.data.validation import column_counts
-from extremegp.errors import DataError
+from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator, check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fit_model, instance_noise, named_columns, split
+from extremegp.estimators.memory import memory_limit
 from extremegp.estimators.resolve import (
     choice,
     label_propensities,
@@ -28,10 +29,12 @@ from extremegp.estimators.resolve import (
     regression_points,
     training_settings,
 )
+from extremegp.label_index import LabelIndex
+from extremegp.label_tree import LabelTreePredictor
 from extremegp.metrics import TopK
 from extremegp.metrics.ranking import judge
 from extremegp.model import VariationalModel
-from extremegp.prediction import Predictor, check_given, exclude, stack
+from extremegp.prediction import Predictor, RankedBy, check_given, stack
 
 _FIXED = {"likelihood": "bernoulli", "mixing": "factor", "latents": "gp", "local": "optimal", "n_mean_points": "auto"}
 
@@ -54,7 +57,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or
             "parsimonious".
         n_latent: P; "auto" is the number of labels, at most 300.
-        n_inducing: M, at most the number of rows.
+        n_inducing: M, at most the number of rows; "auto" is 400.
         inducing: where the inducing inputs live: "free" is anywhere, "subspace" the span of `n_subspace` basis vectors,
             "subspace-basis" such a span that is learnt too, "sparse" on `support_size` features each; "auto" is "free"
             up to 4096 features and "sparse" beyond.
@@ -84,11 +87,17 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         n_sampled_labels: labels drawn at every step to stand for all that no row of the batch has; None looks at all
             labels; "auto" does so up to 20,000 labels and draws 2000 beyond.
         label_sampling: "frequency" draws labels in proportion to the square root of how many rows have them, "uniform"
-            all alike.
+            all alike; "hard" draws by frequency, and every step also looks at the 512 labels that the model ranks
+            highest for its rows though none has them.
         validation_fraction: share of the rows held out to choose the best epoch by P@1; 0 holds out none.
         patience: with validation, stop after so many epochs without a better P@1; None runs all epochs.
         time_budget: seconds of training to plan for, without those of its start (k-means and regression); None for no
             limit.
+        optimizer_state: where labels are sampled, what Adam keeps of every loading, two moments in the precision of the
+            model ("full") or in bfloat16 ("half"); "auto" is "half" where there are over 5e7 loadings.
+        max_memory: bytes that the process may take, or a text such as "8G" or "500M"; None is what the machine has
+            free. Where training would take more, parameters that are "auto" are lowered: batch_size, n_sampled_labels,
+            optimizer_state, n_latent, n_inducing, in this order, and a line on standard error says so.
         checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
         checkpoint_seconds: seconds between two savings of progress.
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
@@ -104,6 +113,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         model_: the trained `VariationalModel`.
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_P@1.
         settings_: the `ModelSettings` that were resolved.
+        lowered_: after `fit`, the parameters that `max_memory` made lower: by name, the value without and with it.
         label_counts_: training rows with each label (K).
         n_rows_: training rows.
         instance_noise_: how labels go together beyond what the features say, for predictions with `given`.
@@ -123,6 +133,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
     label_space_: LabelSpace | None
     _target_kinds: ClassVar[tuple[str, ...]] = ("lists", "sparse", "dense")
     _likelihoods: ClassVar[tuple[str, ...]] = ("bernoulli",)
+    _index: LabelIndex | None = None
 
     def __init__(
         self,
@@ -132,7 +143,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         linear_term: bool | Literal["auto"] = "auto",
         posterior: str = "shared-basis",
         n_latent: int | Literal["auto"] = "auto",
-        n_inducing: int = 400,
+        n_inducing: int | Literal["auto"] = "auto",
         inducing: str = "auto",
         n_subspace: int | Literal["auto"] = "auto",
         support_size: int | Literal["auto"] = "auto",
@@ -150,10 +161,12 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         optimizer: Literal["auto", "natural", "adam"] = "auto",
         natural_step: float | Literal["auto"] = "auto",
         n_sampled_labels: int | Literal["auto"] | None = "auto",
-        label_sampling: Literal["frequency", "uniform"] = "frequency",
+        label_sampling: Literal["frequency", "uniform", "hard"] = "frequency",
         validation_fraction: float = 0.0,
         patience: int | None = None,
         time_budget: float | None = None,
+        optimizer_state: Literal["auto", "full", "half"] = "auto",
+        max_memory: int | str | None = None,
         checkpoint: str | Path | None = None,
         checkpoint_seconds: float = 20.0,
         relative_jitter: float = 1e-6,
@@ -189,6 +202,8 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         self.validation_fraction = validation_fraction
         self.patience = patience
         self.time_budget = time_budget
+        self.optimizer_state = optimizer_state
+        self.max_memory = max_memory
         self.checkpoint = checkpoint
         self.checkpoint_seconds = checkpoint_seconds
         self.relative_jitter = relative_jitter
@@ -222,6 +237,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
         """
+        self._index = None
         if Y is None:
             raise DataError("MultiLabelGPClassifier requires y to be passed, but the target y is None")
         params = self.get_params(deep=False)
@@ -243,6 +259,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         fitted = fit_model(
             params | _FIXED, x, y, held_out, rng=rng, seed=seed, score_name="P@1", propensities=propensities
         )
+        self.lowered_ = fitted.lowered
         self._adopt(
             fitted.model,
             settings=fitted.settings,
@@ -265,6 +282,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         """
         params = self.get_params(deep=False) | _FIXED
         regression_points(params, n_rows=1, n_features=1, n_labels=1)
+        memory_limit(self.max_memory)
         settings = model_settings(params, n_rows=1, n_features=1, n_labels=1)
         training_settings(params, model=settings, n_rows=1, seed=0)
 
@@ -273,10 +291,11 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         X: Any,
         k: int = 5,
         *,
-        by: Literal["utility", "probability"] = "probability",
+        by: RankedBy = "probability",
         output: str = "arrays",
         given: Any = None,
         given_variance: GivenVariance = "laplace",
+        approximate: float | None = None,
     ) -> TopK | FloatCSR:
         """The k best labels of every row, without ever holding N x K.
 
@@ -287,14 +306,48 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             output: "arrays" for a `TopK` (labels and scores, N x k, best first), "csr" for a sparse N x K of scores.
             given: labels known already, as in `predict_proba`; they are not predicted.
             given_variance: as in `predict_proba`.
+            approximate: the share of the exact k best labels to find, such as 0.98, by an index of the labels, which is
+                much faster with very many labels; None finds all. The first call builds the index, which needs faiss
+                (`pip install 'extremegp[ann]'`) and the time of a few hundred rows' exact search, and measures how
+                carefully to search on up to 256 of its rows; later calls use it again. Scores are exact. See
+                `label_index`.
 
         Returns:
             The labels (column indices) and the scores they are ranked by, padded where fewer than k are left.
+
+        Raises:
+            SettingsError: an argument is outside its domain; `approximate` with `given`, with a mean function, or
+                without faiss.
+            DataError: X or `given` cannot be used, or their lengths differ.
         """
         choice("output", output, ("arrays", "csr"))
         k, by = number("k", k, low=1, integer=True), choice("by", by, ("utility", "probability"))
-        best = self._top(X, k, by, given, given_variance)
+        if approximate is None:
+            best = self._top(X, k, by, given, given_variance)
+        else:
+            if given is not None:
+                raise SettingsError("approximate search cannot take given labels into account: leave out one of them")
+            x = self._transform(X)
+            index = self.label_index()
+            index.tune(x, k, approximate, by)
+            best = TopK.concatenate([block for _, block, _ in index.top(x, k, by)])
         return best.to_csr(self.settings_.n_labels) if output == "csr" else best
+
+    def label_index(self) -> LabelIndex:
+        """The index of the labels that approximate search uses; built at the first call, and again after `fit`.
+
+        Raises:
+            SettingsError: the model has a mean function, or faiss is not installed.
+        """
+        check_is_fitted(self, "model_")
+        if self._index is None or self._index.predictor.model is not self.model_:
+            self._index = LabelIndex(Predictor(self.model_))
+        return self._index
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but the index of the labels, which is built again where it is needed."""
+        state: dict[str, Any] = super().__getstate__()
+        return {name: value for name, value in state.items() if name != "_index"}
 
     def predict_proba(
         self, X: Any, *, given: Any = None, given_variance: GivenVariance = "laplace"
@@ -359,6 +412,11 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         check_lengths(best.labels, y)
         return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
 
+    def predictor(self) -> Predictor | LabelTreePredictor:
+        """What predicts, a block of rows at a time."""
+        check_is_fitted(self, "model_")
+        return Predictor(self.model_, self.instance_noise_)
+
     def encode_labels(self, Y: Any) -> FloatCSR:
         """Labels of new rows as an N x K indicator over the training labels.
 
@@ -385,12 +443,9 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         tags.classifier_tags.multi_label = True
         return tags
 
-    def _top(self, X: Any, k: int, by: str, given: Any = None, given_variance: GivenVariance = "laplace") -> TopK:
+    def _top(self, X: Any, k: int, by: RankedBy, given: Any = None, given_variance: GivenVariance = "laplace") -> TopK:
         predictor, x, known = self._conditional(X, given, given_variance)
-        blocks = predictor.mean_utilities(x, known) if by == "utility" else predictor.probabilities(x, known)
-        return TopK.concatenate(
-            [TopK.from_scores(block if known is None else exclude(block, known[rows]), k) for rows, block in blocks]
-        )
+        return TopK.concatenate([best for _, best, _ in predictor.top(x, k, by, known)])
 
     def _conditional(
         self, X: Any, given: Any, given_variance: GivenVariance = "laplace"

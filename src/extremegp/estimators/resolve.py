@@ -26,9 +26,10 @@ from extremegp.metrics.propensity import propensities
 from extremegp.regression import EXACT_ROWS
 from extremegp.training import TrainingSettings
 from extremegp.training.class_pairs import CLASS_SAMPLINGS
-from extremegp.training.label_sampling import LABEL_SAMPLINGS
+from extremegp.training.label_sampling import ALL_SAMPLINGS
 
 _MOST_FUNCTIONS, _MOST_CLASSES = 500, 20_000
+_MOST_LOADINGS = 5 * 10**7  # with full moments
 _WHOLE = ("softmax", "softmax-mc", "robust-max")  # not sums over classes
 # A regression as mean function is for data that it takes a minute or two on.
 _MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 4096, 8192
@@ -108,7 +109,8 @@ def model_settings(
     if n_latent == "auto":
         n_latent = n_labels if mixing == "identity" else min(n_labels, 300)
     n_latent = number("n_latent", n_latent, low=1, integer=True)
-    n_inducing = number("n_inducing", params["n_inducing"], low=1, integer=True)
+    n_inducing = params["n_inducing"]
+    n_inducing = 400 if n_inducing == "auto" else number("n_inducing", n_inducing, low=1, integer=True)
     normalise = params["normalise_inducing"]
     if normalise == "auto":
         normalise = params["features"] in ("unit", "tfidf", "text")
@@ -295,8 +297,11 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         natural_step = max(0.05, 0.3 * batch_size / n_rows)
     else:
         natural_step = number("natural_step", natural_step, low=0, high=1, open_low=True)
+    state = choice("optimizer_state", params["optimizer_state"], ("auto", "full", "half"))
+    if state == "auto":
+        state = "half" if n_sampled is not None and model.n_labels * model.n_latent > _MOST_LOADINGS else "full"
     patience, budget = params["patience"], params["time_budget"]
-    samplings = LABEL_SAMPLINGS if model.likelihood == "bernoulli" else CLASS_SAMPLINGS
+    samplings = ALL_SAMPLINGS if model.likelihood == "bernoulli" else CLASS_SAMPLINGS
     return TrainingSettings(
         epochs=epochs,
         batch_size=batch_size,
@@ -306,6 +311,7 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         kl_weight=number("kl_weight", params["kl_weight"], low=0),
         n_sampled_labels=n_sampled,
         label_sampling=choice("label_sampling", params["label_sampling"], samplings),
+        optimizer_state=state,
         seed=seed,
         patience=None if patience is None else number("patience", patience, low=1, integer=True),
         time_budget=None if budget is None else number("time_budget", budget, low=0, open_low=True),

@@ -12,6 +12,7 @@ from torch.autograd.function import once_differentiable
 from extremegp.latents.base import Marginals
 from extremegp.likelihoods.base import BatchContext, Likelihood
 from extremegp.likelihoods.expectations import expected_sigmoid, softplus_moments
+from extremegp.linalg import tensor_float32
 from extremegp.mixing import Mixing
 from extremegp.sparse import SparseRows
 
@@ -121,12 +122,14 @@ class BernoulliLabels(Likelihood):
 
         Without propensities this is sum_ik y_ik E f_ik - sum_ik E softplus(f_ik). With them, as 1 - p sigma(f) is
         (1 + e^{f + c}) / (1 + e^f) for c = log(1 - p), it is sum_ik y_ik (E f_ik + log p_k) - sum_ik E softplus(f_ik) +
-        sum_ik (1 - y_ik) E softplus(f_ik + c_k).
+        sum_ik (1 - y_ik) E softplus(f_ik + c_k). On a GPU the products over labels round their factors to TF32.
         """
         shifts = None if self.propensities is None else torch.log1p(-self.propensities)
-        softplus: Tensor = _SoftplusOverLabels.apply(
-            latents.mean, latents.variance, mixing.loadings, mixing.bias, latents.offset, label_weights, shifts, y
-        )
+        # Its backward pass has no product of its own: all of them are in this block.
+        with tensor_float32(latents.mean.device):
+            softplus: Tensor = _SoftplusOverLabels.apply(
+                latents.mean, latents.variance, mixing.loadings, mixing.bias, latents.offset, label_weights, shifts, y
+            )
         data = mixing.weighted_mean_sum(latents, y) - softplus
         return data if self.propensities is None else data + y.values @ self.propensities.log()[y.columns]
 

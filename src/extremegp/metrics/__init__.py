@@ -4,6 +4,7 @@ from extremegp.metrics.classification import ClassMetrics, PerClass, evaluate_cl
 from extremegp.metrics.probability import (
     ProbabilityMetrics,
     Reliability,
+    TopProbabilityMetrics,
     brier_score,
     expected_calibration_error,
     log_loss,
@@ -26,6 +27,7 @@ __all__ = [
     "SequenceMetrics",
     "SpanScore",
     "TopK",
+    "TopProbabilityMetrics",
     "brier_score",
     "evaluate_classes",
     "evaluate_sequences",

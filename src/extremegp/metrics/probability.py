@@ -168,6 +168,67 @@ class ProbabilityMetrics:
         return (self._best if top else self._all).reliability()
 
 
+class TopProbabilityMetrics:
+    """Accumulates log-loss and calibration error of each row's best labels alone, where K are too many for all.
+
+    Args:
+        top: number of best labels of each row.
+        n_bins: number of equal-width bins of the calibration error; the last bin includes probability 1.
+
+    Raises:
+        SettingsError: top or n_bins is not a positive integer.
+    """
+
+    def __init__(self, top: int = 20, n_bins: int = 15) -> None:
+        check_positive_int(top, "top")
+        check_positive_int(n_bins, "n_bins")
+        self.top = int(top)
+        self._bins = Bins(int(n_bins))
+        self._log_loss = 0.0
+
+    def update(self, best: TopK, probabilities: ArrayLike, truth: Any) -> None:
+        """Add a block of rows.
+
+        Args:
+            best: the best labels of B rows, of which the first `top` count; pads do not.
+            probabilities: p(y = 1) of these labels, B x k in [0, 1].
+            truth: B x K indicator, sparse or dense.
+
+        Raises:
+            DataError: a probability is NaN or outside [0, 1], `truth` is not an indicator, or shapes differ.
+        """
+        p = np.asarray(probabilities, dtype=np.float64)
+        if p.shape != best.labels.shape:
+            raise DataError(f"probabilities are {p.shape}, the best labels {best.labels.shape}; both must be B x k")
+        if not (p.min(initial=0.0) >= 0 and p.max(initial=1.0) <= 1):
+            raise DataError("probabilities must lie in [0, 1]; pass probabilities, not logits, and check for NaN")
+        k = min(self.top, best.k)
+        hits = judge(indicator(truth), best, (k,)).hits[:, :k]
+        counted = best.labels[:, :k] != PAD
+        p, true = p[:, :k][counted], hits[counted].astype(bool)
+        self._bins.add(p, true)
+        happened = np.clip(np.where(true, p, 1.0 - p), CLIP, 1.0 - CLIP)
+        self._log_loss -= float(np.log(happened).sum())
+
+    def compute(self) -> dict[str, float]:
+        """Give the metrics of all rows so far.
+
+        Returns:
+            With `top` in their names: "log_loss_top20", the mean over pairs of a row and one of its best labels of
+            -ln(probability of what happened), in nats; "ece_top20", the expected calibration error over these pairs.
+
+        Raises:
+            DataError: no labels have been added.
+        """
+        n_pairs = int(self._bins.count.sum())
+        if n_pairs == 0:
+            raise DataError("no labels have been added; call update with the best labels of some rows first")
+        return {
+            f"log_loss_top{self.top}": self._log_loss / n_pairs,
+            f"ece_top{self.top}": self._bins.reliability().calibration_error,
+        }
+
+
 def log_loss(truth: Any, probabilities: ArrayLike) -> float:
     """Log-loss summed over labels and averaged over rows, in nats; probabilities are clipped to [1e-15, 1 - 1e-15].
 

@@ -11,8 +11,9 @@ import torch
 from torch import Tensor
 
 from extremegp.errors import ModelFormatError
-from extremegp.files import check_state, copy_state, read_tensors, write_tensors
+from extremegp.files import all_finite, check_state, copy_state, read_tensors, write_tensors
 from extremegp.training.distributed import World
+from extremegp.training.hard_labels import HardLabels
 from extremegp.training.row_adam import RowAdam
 from extremegp.training.shards import LabelShards
 
@@ -53,6 +54,7 @@ def save_checkpoint(
     progress: Progress,
     fingerprint: str,
     shards: LabelShards | None = None,
+    hard: HardLabels | None = None,
 ) -> None:
     """Write model, optimiser moments, best parameters so far and progress; `fingerprint` names data and settings.
 
@@ -63,6 +65,8 @@ def save_checkpoint(
     for number, optimizer in enumerate(optimizers):
         for index, moments in optimizer.state_dict()["state"].items():
             tensors |= {f"optimizer{number}.{index}.{name}": tensor for name, tensor in moments.items()}
+    if hard is not None:
+        tensors |= {f"hard.{name}": tensor for name, tensor in hard.state().items()}
     whole = tensors if shards is None else shards.collect(tensors, shards.per_label_of(optimizers))
     if whole is not None:
         write_tensors(path, whole, {"format": _FORMAT, "fingerprint": fingerprint, "progress": asdict(progress)})
@@ -75,6 +79,7 @@ def load_checkpoint(
     optimizers: Sequence[torch.optim.Optimizer],
     fingerprint: str,
     shards: LabelShards | None = None,
+    hard: HardLabels | None = None,
 ) -> tuple[Progress, dict[str, Tensor]]:
     """Restore model and optimisers in place; give back the progress and the best parameters.
 
@@ -88,7 +93,10 @@ def load_checkpoint(
     header = world.said_by_first(header)
     if shards is not None:
         tensors = shards.spread(tensors, shards.per_label_of(optimizers))
-    return world.together(lambda: _restore(path, tensors, header, model, optimizers, fingerprint))
+    result = world.together(lambda: _restore(path, tensors, header, model, optimizers, fingerprint))
+    if hard is not None:
+        hard.restore(_part(tensors, "hard."), model.mixing, source=path)  # type: ignore[arg-type]
+    return result
 
 
 def _restore(
@@ -150,13 +158,13 @@ def _restore_moments(optimizer: torch.optim.Optimizer, tensors: Mapping[str, Ten
     for number, moments in state.items():
         if number >= len(parameters) or moments.keys() != {"step", "exp_avg", "exp_avg_sq"}:
             raise ModelFormatError(f"{path}: optimiser state {number} does not fit the model")
-        shape = parameters[number].shape
-        steps_shape = shape[:1] if isinstance(optimizer, RowAdam) else torch.Size()
-        if moments["step"].shape != steps_shape or any(
-            moments[name].shape != shape for name in ("exp_avg", "exp_avg_sq")
-        ):
+        dtype, shape = parameters[number].dtype, parameters[number].shape
+        layout = {"step": (torch.Size(), torch.float32), "exp_avg": (shape, dtype), "exp_avg_sq": (shape, dtype)}
+        if isinstance(optimizer, RowAdam):
+            layout = optimizer.layout(parameters[number])
+        if any((moments[name].shape, moments[name].dtype) != expected for name, expected in layout.items()):
             raise ModelFormatError(f"{path}: optimiser state {number} has the wrong shape")
-        if not all(torch.isfinite(tensor).all() for tensor in moments.values()):
+        if not all(map(all_finite, moments.values())):
             raise ModelFormatError(f"{path}: optimiser state {number} holds NaN or infinity")
         # PyTorch moves the moments to the parameter's device, but leaves counts of steps where they are.
         moments["step"] = moments["step"].to(parameters[number].device)

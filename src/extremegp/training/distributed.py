@@ -150,6 +150,14 @@ class World:
             dist.broadcast_object_list(held, 0, device=torch.device("cpu"))
         return held[0]
 
+    def said_by_each(self, what: T) -> list[T]:
+        """The plain objects of all processes, in their order."""
+        held = [what] * self.size
+        if self.size > 1:
+            with _with_peers():
+                dist.all_gather_object(held, what)
+        return held
+
     def together(self, work: Callable[[], T]) -> T:
         """What some work of every process gives.
 

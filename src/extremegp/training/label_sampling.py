@@ -21,6 +21,8 @@ from extremegp.sparse import SparseRows
 
 LabelSampling = Literal["frequency", "uniform"]
 LABEL_SAMPLINGS: tuple[str, ...] = get_args(LabelSampling)
+# What training takes: "hard" draws as "frequency" does, and adds the labels that `HardLabels` finds.
+ALL_SAMPLINGS = (*LABEL_SAMPLINGS, "hard")
 
 # Third words of the seeds, so that the streams differ from each other and from that of the order of the rows.
 _ORDER, _DRAW = 1, 2
@@ -39,6 +41,15 @@ class LabelBatch:
     labels: Int[Tensor, " L"]
     weights: Float[Tensor, " L"]
     y: SparseRows
+
+    def including(self, certain: Int[Tensor, " C"]) -> LabelBatch:
+        """With some labels, whether drawn or not, that count 1: chosen whatever the draw, they leave no bias."""
+        labels = torch.unique(torch.cat([self.labels, certain]))
+        places = torch.searchsorted(labels, self.labels)
+        weights = torch.ones_like(labels, dtype=self.weights.dtype).index_copy_(0, places, self.weights)
+        weights[torch.searchsorted(labels, certain)] = 1.0
+        y = SparseRows(self.y.offsets, places[self.y.columns], self.y.values, len(labels))
+        return LabelBatch(labels, weights, y)
 
 
 class LabelSampler:

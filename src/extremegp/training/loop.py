@@ -159,7 +159,12 @@ class _Run:
         self.is_saved = self.world.said_by_first(path is not None and path.exists())
         if path is not None and self.is_saved:
             self.progress, self.best = load_checkpoint(
-                path, model=self.model, optimizers=self.optimizers, fingerprint=self.fingerprint, shards=self.shards
+                path,
+                model=self.model,
+                optimizers=self.optimizers,
+                fingerprint=self.fingerprint,
+                shards=self.shards,
+                hard=self.steps.hard,
             )
         else:
             scales = step_scales(self.model, self.steps.parameters, self.settings)
@@ -278,9 +283,17 @@ class _Run:
             record[f"validation_{self.score_name}"] = score = self.shards.score(self.validate)
             if progress.best_score is None or score > progress.best_score:
                 progress.best_score, progress.best_epoch = score, epoch
-                self.best = {name: tensor.clone() for name, tensor in self.model.state_dict().items()}
+                self._keep_best()
         progress.history.append(record)
         self.reporter.epoch(record)
+
+    def _keep_best(self) -> None:
+        """In the memory of the best before, if there was one."""
+        for name, tensor in self.model.state_dict().items():
+            if name in self.best:
+                self.best[name].copy_(tensor)
+            else:
+                self.best[name] = tensor.clone()
 
     def _save(self) -> None:
         if self.checkpoint is None:
@@ -294,6 +307,7 @@ class _Run:
             progress=self.progress,
             fingerprint=self.fingerprint,
             shards=self.shards,
+            hard=self.steps.hard,
         )
         # A process that ends makes the launcher end the others: not before the file is there.
         self.world.any()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Literal
 
 import psutil
 
@@ -12,6 +13,7 @@ from extremegp.likelihoods.local import HIDDEN_UNITS
 from extremegp.sequence_building import SequenceSettings
 
 _CGROUP = Path("/sys/fs/cgroup")
+_BYTES_PER_LABEL = 100  # of what has a number or two for each label, where they are sampled
 # Arrays of batch and classes that likelihoods take; those not here go through the labels in pieces.
 _CLASS_ARRAYS = {
     "softmax": 30,
@@ -43,6 +45,8 @@ def training_memory(
     n_stored: int,
     labels_per_step: int | None = None,
     item_size: int = 4,
+    optimizer_state: Literal["full", "half"] = "full",
+    n_copies: int = 0,
 ) -> int:
     """Bytes that training takes at its peak, within a factor of two.
 
@@ -57,6 +61,8 @@ def training_memory(
         n_stored: stored entries of inputs and labels.
         labels_per_step: L, the labels that a step looks at; None for all.
         item_size: bytes of a number of the wide arrays.
+        optimizer_state: of sampled labels, as `RowAdam` takes it.
+        n_copies: of all parameters: one of the best ones so far, one of those that a run resumes from.
     """
     d, k, p, m, b = settings.n_features, settings.n_labels, settings.n_latent, settings.n_inducing, batch_size
     if settings.latents != "gp":
@@ -75,14 +81,20 @@ def training_memory(
     width = 2 if one_each and settings.likelihood not in ("bernoulli", "independent") else p + 1
     looked_at = b * (labels_per_step or k)
     classes = _CLASS_ARRAYS.get(settings.likelihood, 0) * looked_at
-    mixing = 4 * k * width if labels_per_step is None else (3 * k + 8 * labels_per_step) * width
+    mixing, of_labels = 4 * k * width, 0
+    if labels_per_step is not None:
+        mixing = ((1 if optimizer_state == "half" else 3) * k + 8 * labels_per_step) * width
+        # Moments in bfloat16; counts of steps, the sampler's arrays and the clusters of hard labels.
+        of_labels = k * (_BYTES_PER_LABEL + (4 * width if optimizer_state == "half" else 0))
     expectations = 0 if classes else (10 if settings.propensity else 6) * min(looked_at, 1 << 20)
     each = 3 * functions * b * m if full or own_kernel or parsimonious else 0
     batch = 4 * b * m + 6 * b * functions + each + expectations
     # Natural steps of full covariances are in float64.
     of_posterior = {"full": 4 * p, "parsimonious": 9 * p}.get(settings.posterior, 0)
     factors = 8 * m * m * (12 * (p if own_kernel else 1) + of_posterior)
-    training = item_size * (4 * parameters + mixing + 2 * batch + classes + inducing) + factors + 12 * n_stored
+    copies = n_copies * (parameters + k * width)
+    arrays = 4 * parameters + mixing + copies + 2 * batch + classes + inducing
+    training = item_size * arrays + of_labels + factors + 12 * n_stored
     return training + _regression_bytes(settings, n_rows)
 
 

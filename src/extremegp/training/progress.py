@@ -23,6 +23,12 @@ class Reporter(Protocol):
     def phase(self, name: str) -> None:
         """Before a part of the work that takes seconds and has no steps."""
 
+    def note(self, text: str) -> None:
+        """What a person should know about the run, in a line."""
+
+    def work(self, name: str, share: float) -> None:
+        """During a part of the work that is not made of optimiser steps: which share of it, in [0, 1], is done."""
+
     def close(self) -> None:
         """At the end, however training ended."""
 
@@ -35,6 +41,10 @@ class NoReporter:
     def epoch(self, record: dict[str, float]) -> None: ...
 
     def phase(self, name: str) -> None: ...
+
+    def note(self, text: str) -> None: ...
+
+    def work(self, name: str, share: float) -> None: ...
 
     def close(self) -> None: ...
 
@@ -62,7 +72,7 @@ class ProgressReporter:
         if now - self._start < self._patience:
             return
         if self._console.is_terminal:
-            self._show_bar(step, total_steps)
+            self._update_bar("training", step, total_steps, f"ELBO/row {self._smooth_elbo:.3f}{self._validation}")
         elif now - self._last_line >= self._interval:
             self._last_line = now
             left = (now - self._start) / step * (total_steps - step)
@@ -72,22 +82,32 @@ class ProgressReporter:
                 highlight=False,
             )
 
-    def _show_bar(self, step: int, total_steps: int) -> None:
+    def work(self, name: str, share: float) -> None:
+        now = time.monotonic()
+        if now - self._start < self._patience or not share:
+            return
+        if self._console.is_terminal:
+            self._update_bar(name, share, 1.0, "")
+        elif now - self._last_line >= self._interval:
+            self._last_line = now
+            left = (now - self._start) / share * (1 - share)
+            self.note(f"{name} {100 * share:3.0f} %  {left:.0f} s left")
+
+    def _update_bar(self, name: str, done: float, total: float, text: str) -> None:
         if self._bar is None:
             self._bar = Progress(
-                TextColumn("training"),
+                TextColumn("{task.description}"),
                 BarColumn(),
                 TaskProgressColumn(),
-                TextColumn("ELBO/row {task.fields[elbo]:.3f}{task.fields[validation]}"),
+                TextColumn("{task.fields[text]}"),
                 TimeElapsedColumn(),
                 TimeRemainingColumn(),
                 console=self._console,
                 transient=True,
             )
-            self._bar.add_task("training", total=total_steps, elbo=self._smooth_elbo, validation="")
+            self._bar.add_task(name, total=total, text="")
             self._bar.start()
-        task = self._bar.task_ids[0]
-        self._bar.update(task, completed=step, total=total_steps, elbo=self._smooth_elbo, validation=self._validation)
+        self._bar.update(self._bar.task_ids[0], description=name, completed=done, total=total, text=text)
 
     def epoch(self, record: dict[str, float]) -> None:
         for name, value in record.items():
@@ -95,7 +115,10 @@ class ProgressReporter:
                 self._validation = f"  {name.replace('_', ' ')} {100 * value:.2f}"
 
     def phase(self, name: str) -> None:
-        self._console.print(f"{name} ...", highlight=False)
+        self.note(f"{name} ...")
+
+    def note(self, text: str) -> None:
+        self._console.print(text, highlight=False, soft_wrap=True)
 
     def close(self) -> None:
         if self._bar is not None:

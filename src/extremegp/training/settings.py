@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from extremegp.training.class_pairs import ClassSampling
+from extremegp.training.label_sampling import LabelSampling
 
 
 @dataclass(frozen=True)
@@ -26,8 +27,11 @@ class TrainingSettings:
         hyperparameters_from: the same of their lengthscales and amplitudes.
         n_sampled_labels: labels that stand for all that no row of a batch has, drawn anew at every step; None takes all
             labels. Only the rows of loadings and biases that a step looks at then move in it.
-        label_sampling: what makes a label likely to be drawn, see `LabelSampler`; or "pair": the rows of a step are of
-            one class, which is compared with one other, see `ClassPairSampler`.
+        label_sampling: what makes a label likely to be drawn, see `LabelSampler`; "hard" draws by frequency, and adds
+            the labels that the model wrongly ranks high, see `HardLabels`; or "pair": the rows of a step are of one
+            class, which is compared with one other, see `ClassPairSampler`.
+        n_hard_labels: how many labels "hard" adds.
+        optimizer_state: what Adam keeps of loadings where labels are sampled, see `RowAdam`.
         seed: decides the order of the rows and the sampled labels.
         patience: stop after so many epochs without a better validation score; None never stops early.
         time_budget: seconds to plan for, or None.
@@ -46,7 +50,9 @@ class TrainingSettings:
     frequencies_from: float = 0.0
     hyperparameters_from: float = 0.0
     n_sampled_labels: int | None = None
-    label_sampling: ClassSampling = "frequency"
+    label_sampling: LabelSampling | ClassSampling | Literal["hard"] = "frequency"
+    n_hard_labels: int = 512
+    optimizer_state: Literal["full", "half"] = "full"
     seed: int = 0
     patience: int | None = None
     time_budget: float | None = None

@@ -9,6 +9,7 @@ are, and those of what all processes hold are added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float
@@ -94,7 +95,7 @@ class LabelShards:
             for index, parameter in enumerate(parameters):
                 if parameter not in shared:
                     names |= {f"optimizer{number}.{index}.{moment}" for moment in ("exp_avg", "exp_avg_sq", "step")}
-        return names
+        return names | {"hard.clusters"}
 
     def collect(self, tensors: Mapping[str, Tensor], per_label: set[str]) -> dict[str, Tensor] | None:
         """Tensors of all labels on the first process; None on all others."""
@@ -152,10 +153,34 @@ class LabelShards:
             model.likelihood = BernoulliLabels(self.world.rows(model.likelihood.propensities, self.n_labels))
 
 
+class SharedLatents(NamedTuple):
+    """The latent functions at all rows of a batch, on every process, and their KL.
+
+    Attributes:
+        mean: their means, B x P.
+        variance: their variances, B x P.
+        kl: KL[q || p].
+    """
+
+    mean: Float[Tensor, "B P"]
+    variance: Float[Tensor, "B P"]
+    kl: Float[Tensor, ""]
+
+
+def shared_latents(model: VariationalModel, world: World, x: Inputs, *, n_batch: int) -> SharedLatents:
+    """The latent functions at B rows, of which every process gives those that it has the inputs of."""
+    conditioned = model.latents.condition()
+    own = conditioned.marginals(x)
+    mean, variance = own.mean, own.variance
+    if world.size > 1:
+        both = world.differentiable_rows(torch.cat([mean, variance], dim=1), n_batch)
+        mean, variance = (part.contiguous() for part in both.chunk(2, dim=1))
+    return SharedLatents(mean, variance, conditioned.kl())
+
+
 def shared_elbo(
     model: VariationalModel,
-    world: World,
-    x: Inputs,
+    latents: SharedLatents,
     y: SparseRows,
     *,
     n_batch: int,
@@ -168,8 +193,7 @@ def shared_elbo(
 
     Args:
         model: of the own labels.
-        world: the processes.
-        x: the inputs of the own rows of the batch.
+        latents: the latent functions at all rows of the batch.
         y: own labels of all rows of the batch, B x L.
         n_batch: B.
         n_rows: N.
@@ -177,18 +201,14 @@ def shared_elbo(
         mean_logits: what a mean function scales, of all rows and own labels.
         context: the batch in training.
     """
-    conditioned = model.latents.condition()
-    own = conditioned.marginals(x)
-    both = world.differentiable_rows(torch.cat([own.mean, own.variance], dim=1), n_batch)
-    mean, variance = both.chunk(2, dim=1)
     offset = None
     if model.mean_function is not None and mean_logits is not None:
         offset = model.mean_function.scaled(mean_logits)
     data = model.likelihood.expected_log_prob(
-        Marginals(mean.contiguous(), variance.contiguous(), offset),
+        Marginals(latents.mean, latents.variance, offset),
         model.mixing,
         y,
         label_weights=label_weights,
         context=context,
     )
-    return ELBO(data, conditioned.kl(), n_rows / n_batch)
+    return ELBO(data, latents.kl, n_rows / n_batch)

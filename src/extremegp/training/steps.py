@@ -13,6 +13,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.data.validation import column_counts
 from extremegp.errors import ExtremeGPError
 from extremegp.inducing import InducingInputs
 from extremegp.latents import DeepRandomFeatures, LinearFunctions
@@ -25,11 +26,12 @@ from extremegp.posteriors import Posterior
 from extremegp.sequence_model import SequenceModel
 from extremegp.sparse import Inputs, SparseRows, row_block
 from extremegp.training.class_pairs import ClassPairSampler
-from extremegp.training.label_sampling import LabelBatch, LabelSampler
+from extremegp.training.hard_labels import HardLabels
+from extremegp.training.label_sampling import LabelBatch, LabelSampler, LabelSampling
 from extremegp.training.natural import NaturalGradient
 from extremegp.training.row_adam import RowAdam
 from extremegp.training.settings import TrainingSettings
-from extremegp.training.shards import LabelShards, shared_elbo
+from extremegp.training.shards import LabelShards, SharedLatents, shared_elbo, shared_latents
 
 Model = VariationalModel | SequenceModel
 Matrix = scipy.sparse.csr_matrix | NDArray[Any]
@@ -101,6 +103,11 @@ class Steps:
             ClassPairSampler(y, settings.batch_size, seed=settings.seed) if settings.label_sampling == "pair" else None
         )
         self.sampler = None if self.pairs is not None else _sampler(y, settings)
+        self.hard: HardLabels | None = None
+        if self.sampler is not None and settings.label_sampling == "hard":
+            n_hard, n_labels = min(settings.n_hard_labels, y.shape[1]), y.shape[1]
+            options: dict[str, Any] = {"batch_size": settings.batch_size, "seed": settings.seed}
+            self.hard = HardLabels(n_labels, n_hard, world=self.world, labels=shards.labels, **options)
 
     def load(self, units: NDArray[np.int64], step: int) -> Batch:
         """The batch of some rows or sequences; of a pair of classes, the step decides the rows."""
@@ -142,25 +149,29 @@ class Steps:
 
     def gradients(self, batch: Batch, *, n_draws: int) -> ELBO:
         """Leave the objective's gradient in the parameters, in those of the mixing row-sparse if labels are sampled."""
-        total, model, logits, weights = self.x.shape[0], self.model, batch.mean_logits, None
-        if batch.sampled is not None:
-            assert isinstance(model, VariationalModel)
-            model = model.restricted(batch.sampled.labels, partial=self.pairs is not None)
-            logits = None if logits is None else logits.index_select(1, batch.sampled.labels)
-            weights = batch.sampled.weights
+        total, model, logits, sampled = self.x.shape[0], self.model, batch.mean_logits, batch.sampled
         context = BatchContext(batch.x, batch.rows, self.settings.seed + batch.step, batch.lengths, n_draws)
         try:
-            elbo = self._bound(model, batch, logits, weights, context)
+            latents = None
+            if self.world.size > 1 or self.hard is not None:
+                assert isinstance(model, VariationalModel)
+                latents = shared_latents(model, self.world, batch.x, n_batch=batch.size)
+                sampled = self._with_hard(batch, latents)
+            if sampled is not None:
+                assert isinstance(model, VariationalModel)
+                model = model.restricted(sampled.labels, partial=self.pairs is not None)
+                logits = None if logits is None else logits.index_select(1, sampled.labels)
+            elbo = self._bound(model, batch, sampled, latents, logits, context)
         except NotPositiveDefiniteError as error:
             raise TrainingDivergedError(str(error)) from error
         self.model.zero_grad()
         # The KL term is of what every process holds: each takes its share.
         (-elbo.tempered(self.settings.kl_weight / self.world.size) / total).backward()
-        if batch.sampled is not None:
+        if sampled is not None:
             for whole, part in zip(self.model.mixing.parameters(), model.mixing.parameters(), strict=True):
                 if part.grad is not None:
                     whole.grad = torch.sparse_coo_tensor(
-                        batch.sampled.labels[None], part.grad, whole.shape, is_coalesced=True, check_invariants=False
+                        sampled.labels[None], part.grad, whole.shape, is_coalesced=True, check_invariants=False
                     )
         if self.world.size == 1:
             return elbo
@@ -171,16 +182,36 @@ class Steps:
         self.world.add([data, *(parameter.grad for parameter in self.shared if parameter.grad is not None)])
         return elbo._replace(data=data)
 
+    def _with_hard(self, batch: Batch, latents: SharedLatents) -> LabelBatch | None:
+        """The labels of the step with those that the model ranks high for its rows."""
+        model, sampled = self.model, batch.sampled
+        if self.hard is None or sampled is None:
+            return sampled
+        assert isinstance(model, VariationalModel)
+        assert isinstance(model.mixing, FactorMixing)
+        self.hard.prepare(batch.step, model.mixing)
+        offset = None
+        if model.mean_function is not None and batch.mean_logits is not None:
+            offset = model.mean_function.scaled(batch.mean_logits).detach()
+        known = sampled.labels[torch.unique(sampled.y.columns)]
+        return sampled.including(self.hard.find(model.mixing, latents.mean.detach(), known, offset))
+
     def _bound(
-        self, model: Model, batch: Batch, logits: Tensor | None, weights: Tensor | None, context: BatchContext
+        self,
+        model: Model,
+        batch: Batch,
+        sampled: LabelBatch | None,
+        latents: SharedLatents | None,
+        logits: Tensor | None,
+        context: BatchContext,
     ) -> ELBO:
-        if self.world.size > 1:
+        y, weights = (batch.y, None) if sampled is None else (sampled.y, sampled.weights)
+        if latents is not None:
             assert isinstance(model, VariationalModel)
             return shared_elbo(
                 model,
-                self.world,
-                batch.x,
-                batch.y,
+                latents,
+                y,
                 n_batch=batch.size,
                 n_rows=batch.n_rows,
                 label_weights=weights,
@@ -188,7 +219,7 @@ class Steps:
                 context=context,
             )
         options = {} if weights is None else {"label_weights": weights}
-        return model.elbo(batch.x, batch.y, n_rows=batch.n_rows, mean_logits=logits, context=context, **options)
+        return model.elbo(batch.x, y, n_rows=batch.n_rows, mean_logits=logits, context=context, **options)
 
 
 def make_optimizers(
@@ -215,7 +246,7 @@ def make_optimizers(
     ]
     if by_rows:
         wide = [{"params": [parameter]} for parameter in parameters if parameter in by_rows]
-        optimizers.append(RowAdam(wide, settings.learning_rate))
+        optimizers.append(RowAdam(wide, settings.learning_rate, state=settings.optimizer_state))
     if natural:
         optimizers.append(NaturalGradient(natural, scale=n_rows))
     return optimizers
@@ -224,8 +255,8 @@ def make_optimizers(
 def _sampler(y: scipy.sparse.csr_matrix, settings: TrainingSettings) -> LabelSampler | None:
     if settings.n_sampled_labels is None or settings.label_sampling == "pair":
         return None
-    counts = np.bincount(y.indices, minlength=y.shape[1])
-    return LabelSampler(counts, settings.n_sampled_labels, settings.label_sampling, seed=settings.seed)
+    drawing: LabelSampling = "uniform" if settings.label_sampling == "uniform" else "frequency"
+    return LabelSampler(column_counts(y), settings.n_sampled_labels, drawing, seed=settings.seed)
 
 
 def _reducers(model: nn.Module) -> list[nn.Parameter]:

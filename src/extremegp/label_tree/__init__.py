@@ -1,0 +1,18 @@
+"""Models of very many labels: trees of linear Gaussian processes, nearest rows, and a Gaussian process of both."""
+
+from __future__ import annotations
+
+from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes
+from extremegp.label_tree.prediction import MOST_RANKED, LabelTreePredictor
+from extremegp.label_tree.training import TreeTraining, grow, parts_folder
+
+__all__ = [
+    "MOST_RANKED",
+    "LabelTreeModel",
+    "LabelTreePredictor",
+    "LabelTreeSettings",
+    "LevelSizes",
+    "TreeTraining",
+    "grow",
+    "parts_folder",
+]

@@ -1,0 +1,281 @@
+"""The model of very many labels: trees of linear Gaussian processes, nearest rows, and a Gaussian process of both.
+
+The utility of label k is f_k(x) = h(e_k(x)) with h a sparse Gaussian process on six numbers e_k(x) that speak for the
+label (`evidence`): its probability by trees whose nodes are label-specific linear Gaussian processes (`nodes`), and its
+shares among the nearest training rows. Labels that neither finds have one small probability in common.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from extremegp.building import ModelSettings
+from extremegp.label_tree._compiled import n_lanes
+from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, gather_evidence
+from extremegp.label_tree.neighbours import nearest_rows
+from extremegp.label_tree.search import search_level
+from extremegp.model import VariationalModel
+
+_BLOCK_ROWS = 1024
+_BEST_OF_TREE = 100
+
+
+class LevelSizes(NamedTuple):
+    """How large a level of a tree is: nodes above it, its nodes, features of all blocks, weights."""
+
+    above: int
+    nodes: int
+    features: int
+    weights: int
+
+
+@dataclass(frozen=True)
+class LabelTreeSettings:
+    """Everything that decides the shapes of a model's tensors, and how it searches.
+
+    Attributes:
+        n_features: D.
+        n_labels: K.
+        n_rows: N, training rows, which are the neighbours.
+        n_stored: stored entries of their inputs.
+        n_positives: of their labels.
+        trees: the levels of every tree, from the root down.
+        n_inducing: inducing inputs of the Gaussian process of the evidence.
+        beam: W, nodes of a level that a search goes on from.
+        most_read: entries of lists of rows that a search for neighbours reads, see `nearest_rows`.
+    """
+
+    n_features: int
+    n_labels: int
+    n_rows: int
+    n_stored: int
+    n_positives: int
+    trees: tuple[tuple[LevelSizes, ...], ...]
+    n_inducing: int
+    beam: int = 10
+    most_read: int = 1_000_000
+
+    def build(self) -> LabelTreeModel:
+        """A model with tensors of these shapes."""
+        return LabelTreeModel(self)
+
+
+def combiner_settings(n_inducing: int) -> ModelSettings:
+    """The Gaussian process of the evidence: one function, one label."""
+    return ModelSettings(
+        N_EVIDENCE, 1, 1, n_inducing, "ard+linear", "full", inducing="free", normalise_inducing=False, mixing="identity"
+    )
+
+
+class TreeLevel(nn.Module):
+    """The nodes of a level with their weights, in the order that `search_level` reads them in."""
+
+    def __init__(self, sizes: LevelSizes, n_features: int) -> None:
+        super().__init__()
+        self.register_buffer("first_children", torch.zeros(sizes.above + 1, dtype=torch.int64))
+        self.register_buffer("blocks", torch.zeros(sizes.above + 1, dtype=torch.int64))
+        self.register_buffer("features", torch.zeros(sizes.features, dtype=torch.int32))
+        self.register_buffer("entries", torch.zeros(sizes.features + 1, dtype=torch.int64))
+        self.register_buffer("targets", torch.zeros(sizes.weights, dtype=torch.int32))
+        self.weights = nn.Parameter(torch.zeros(sizes.weights), requires_grad=False)
+        self.biases = nn.Parameter(torch.zeros(sizes.nodes), requires_grad=False)
+        self.index_limits = {
+            "first_children": sizes.nodes + 1,
+            "blocks": sizes.features + 1,
+            "features": n_features,
+            "entries": sizes.weights + 1,
+            "targets": sizes.nodes,
+        }
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """What `search_level` takes of a level."""
+        names = ("first_children", "blocks", "features", "entries", "targets", "weights", "biases")
+        return [getattr(self, name).numpy() for name in names]
+
+    def is_sound(self) -> bool:
+        """Whether every block has features in ascending order, and weights of its own children only."""
+        children, blocks, features, entries, targets, *_ = self.arrays()
+        ends = ((children, len(self.biases)), (blocks, len(features)), (entries, len(targets)))
+        if not all(a[0] == 0 and a[-1] == end and np.all(np.diff(a) >= 0) for a, end in ends):
+            return False
+        block = np.repeat(np.arange(len(blocks) - 1), np.diff(blocks))
+        if np.any((np.diff(features) <= 0) & (np.diff(block) == 0)):
+            return False
+        of_target = np.repeat(block, np.diff(entries))
+        return bool(np.all((targets >= children[of_target]) & (targets < children[of_target + 1])))
+
+
+class LabelTree(nn.Module):
+    """A tree over the labels: its leaves' labels in order, and the levels down to the labels themselves."""
+
+    def __init__(self, levels: tuple[LevelSizes, ...], n_features: int, n_labels: int) -> None:
+        super().__init__()
+        self.order: Tensor
+        self.register_buffer("order", torch.zeros(n_labels, dtype=torch.int32))
+        self.levels = nn.ModuleList(TreeLevel(sizes, n_features) for sizes in levels)
+        self.index_limits = {"order": n_labels}
+
+    def search(
+        self, x: scipy.sparse.csr_matrix, beam: int, n_best: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+        """Labels with the largest log-probabilities that a beam search finds, both B x n_best, and how many there are.
+
+        Args:
+            x: inputs, B x D, with ascending columns.
+            beam: W.
+            n_best: how many labels.
+        """
+        n, lanes = x.shape[0], n_lanes()
+        nodes, scores, sizes = np.zeros((n, 1), np.int32), np.zeros((n, 1), np.float32), np.ones(n, np.int64)
+        for number, level in enumerate(self.levels, start=1):
+            assert isinstance(level, TreeLevel)
+            width = n_best if number == len(self.levels) else beam
+            best, best_scores = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
+            found = np.zeros(n, np.int64)
+            arguments = (x.indptr, x.indices, x.data, nodes, scores, sizes, *level.arrays(), lanes)
+            search_level(*arguments, best, best_scores, found)  # type: ignore[arg-type, call-arg]
+            nodes, scores, sizes = best, best_scores, found
+        return self.order.numpy()[nodes], scores, sizes
+
+    def is_sound(self) -> bool:
+        """Whether the levels fit each other and the order has every label once."""
+        levels = [level for level in self.levels if isinstance(level, TreeLevel)]
+        above = [1, *(len(level.biases) for level in levels)]
+        fit = all(len(level.arrays()[0]) == n + 1 for level, n in zip(levels, above[:-1], strict=True))
+        once = np.all(np.bincount(self.order.numpy(), minlength=len(self.order)) == 1)
+        return bool(fit and once and above[-1] == len(self.order) and all(level.is_sound() for level in levels))
+
+
+class Rows(nn.Module):
+    """The training rows: inputs and labels, CSR."""
+
+    def __init__(self, settings: LabelTreeSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        n, stored, positives = settings.n_rows, settings.n_stored, settings.n_positives
+        self.register_buffer("indptr", torch.zeros(n + 1, dtype=torch.int64))
+        self.register_buffer("indices", torch.zeros(stored, dtype=torch.int32))
+        self.register_buffer("values", torch.zeros(stored))
+        self.register_buffer("label_indptr", torch.zeros(n + 1, dtype=torch.int64))
+        self.register_buffer("labels", torch.zeros(positives, dtype=torch.int32))
+        self.index_limits = {
+            "indptr": stored + 1,
+            "indices": settings.n_features,
+            "label_indptr": positives + 1,
+            "labels": settings.n_labels,
+        }
+        self._columns: scipy.sparse.csc_matrix | None = None
+
+    def array(self, name: str) -> NDArray[Any]:
+        """A buffer as an array."""
+        return np.asarray(getattr(self, name).numpy())
+
+    def inputs(self) -> scipy.sparse.csr_matrix:
+        """X, N x D."""
+        parts = (self.array("values"), self.array("indices"), self.array("indptr"))
+        return scipy.sparse.csr_matrix(parts, shape=(self.settings.n_rows, self.settings.n_features))
+
+    def nearest(
+        self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+        """The nearest rows, B x m, their similarities and how many there are; see `nearest_rows`."""
+        if self._columns is None:
+            self._columns = self.inputs().tocsc()
+        columns, n = self._columns, x.shape[0]
+        rows, similarities = np.zeros((n, N_NEIGHBOURS + 1), np.int32), np.zeros((n, N_NEIGHBOURS + 1), np.float32)
+        sizes = np.zeros(n, np.int64)
+        nearest_rows(
+            x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own,
+            self.settings.most_read, n_lanes(), rows, similarities, sizes,
+        )  # fmt: skip
+        return rows, similarities, sizes
+
+    def is_sound(self) -> bool:
+        """Whether both matrices are CSR matrices."""
+        for indptr, indices in (("indptr", "indices"), ("label_indptr", "labels")):
+            ends = self.array(indptr)
+            if ends[0] != 0 or ends[-1] != len(self.array(indices)) or np.any(np.diff(ends) < 0):
+                return False
+        return True
+
+
+class Evidence(NamedTuple):
+    """Candidate labels of rows, row after row, with the numbers that speak for them.
+
+    Attributes:
+        rows: of the pairs.
+        labels: of the pairs, ascending in a row.
+        values: pairs x `N_EVIDENCE`.
+    """
+
+    rows: NDArray[np.int64]
+    labels: NDArray[np.int32]
+    values: NDArray[np.float32]
+
+
+class LabelTreeModel(nn.Module):
+    """Trees, training rows, and the Gaussian process of what they say.
+
+    Args:
+        settings: the shapes.
+    """
+
+    def __init__(self, settings: LabelTreeSettings) -> None:
+        super().__init__()
+        self.settings = settings
+        d, k = settings.n_features, settings.n_labels
+        self.trees = nn.ModuleList(LabelTree(levels, d, k) for levels in settings.trees)
+        self.rows = Rows(settings)
+        self.combiner: VariationalModel = combiner_settings(settings.n_inducing).build()
+        self.centre: Tensor
+        self.scale: Tensor
+        self.background: Tensor
+        self.log_counts: Tensor
+        self.register_buffer("centre", torch.zeros(N_EVIDENCE))
+        self.register_buffer("scale", torch.ones(N_EVIDENCE))
+        self.register_buffer("background", torch.zeros(()))
+        self.register_buffer("log_counts", torch.zeros(k))
+
+    def evidence(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64] | None = None) -> Evidence:
+        """Candidates and evidence of B inputs; `own` are the training rows that they are, of those that are."""
+        n = x.shape[0]
+        if not x.has_sorted_indices:
+            x = x.sorted_indices()
+        own = np.full(n, -1, dtype=np.int64) if own is None else own
+        found = [
+            tree.search(x, self.settings.beam, _BEST_OF_TREE) for tree in self.trees if isinstance(tree, LabelTree)
+        ]
+        labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
+        nearest = self.rows.nearest(x, own)
+        candidates = np.zeros((n, N_CANDIDATES), np.int32)
+        values, counts = np.zeros((n, N_CANDIDATES, N_EVIDENCE), np.float32), np.zeros(n, np.int64)
+        gather_evidence(
+            labels, scores, sizes, *nearest, self.rows.array("label_indptr"), self.rows.array("labels"),
+            self.log_counts.numpy(), n_lanes(), candidates, values, counts,
+        )  # fmt: skip
+        taken = np.arange(N_CANDIDATES) < counts[:, None]
+        return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken])
+
+    def scaled(self, evidence: Evidence) -> Tensor:
+        """The evidence as the Gaussian process takes it."""
+        return (torch.from_numpy(evidence.values) - self.centre) / self.scale
+
+    def is_sound(self) -> bool:
+        """Whether all indices are such that compiled code stays within bounds: to be asked of tensors from a file."""
+        trees = [tree for tree in self.trees if isinstance(tree, LabelTree)]
+        in_domain = bool((self.scale > 0).all()) and 0 < float(self.background) < 1
+        return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in trees)
+
+
+def row_blocks(n_rows: int) -> Iterator[slice]:
+    """Blocks of rows that evidence is gathered for at once."""
+    for start in range(0, n_rows, _BLOCK_ROWS):
+        yield slice(start, min(start + _BLOCK_ROWS, n_rows))

@@ -1,0 +1,89 @@
+"""The predictive distribution of a model of label trees, a block of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+
+from extremegp.errors import SettingsError
+from extremegp.label_tree.evidence import N_CANDIDATES
+from extremegp.label_tree.model import Evidence, LabelTreeModel, row_blocks
+from extremegp.metrics import TopK
+from extremegp.prediction import Matrix, Predictor, Ranked, RankedBy
+
+
+class LabelTreePredictor:
+    """A model of label trees for any number of inputs; offers what `Predictor` does without given labels.
+
+    Args:
+        model: the trained model.
+    """
+
+    def __init__(self, model: LabelTreeModel) -> None:
+        self.model = model
+        self._combiner = Predictor(model.combiner)
+
+    def candidates(self, x: Matrix) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
+        """Rows, their candidate labels, and of these the mean utilities and the probabilities."""
+        inputs = scipy.sparse.csr_matrix(x, dtype=np.float32)
+        for rows in row_blocks(inputs.shape[0]):
+            evidence = self.model.evidence(inputs[rows])
+            utilities, probabilities = np.empty((2, len(evidence.labels)), dtype=np.float32)
+            for pairs, mean, probability in self._combiner.mean_utilities_and_probabilities(
+                self.model.scaled(evidence).numpy()
+            ):
+                utilities[pairs], probabilities[pairs] = mean[:, 0], probability[:, 0]
+            yield rows, evidence, utilities, probabilities
+
+    def top(self, x: Matrix, k: int, by: RankedBy = "probability", given: Any = None) -> Iterator[Ranked]:
+        """The k best candidates of every row; see `Predictor.top`. Rows with fewer end in pads.
+
+        Raises:
+            SettingsError: labels are given.
+        """
+        if given is not None:
+            raise SettingsError("a model of label trees cannot take given labels into account")
+        for rows, evidence, utilities, probabilities in self.candidates(x):
+            n, scores = rows.stop - rows.start, utilities if by == "utility" else probabilities
+            order = np.lexsort((evidence.labels, -scores, evidence.rows))
+            counts = np.bincount(evidence.rows, minlength=n)
+            rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+            taken = order[rank < k]
+            place = evidence.rows[taken], rank[rank < k]
+            labels, best = np.full((n, k), -1, np.int64), np.full((n, k), -np.inf, np.float32)
+            of_best = np.zeros((n, k), np.float32)
+            labels[place], best[place], of_best[place] = evidence.labels[taken], scores[taken], probabilities[taken]
+            yield rows, TopK(labels, best), of_best
+
+    def mean_utilities_and_probabilities(
+        self, x: Matrix, given: Any = None
+    ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+        """Of all K labels, dense: those that are no candidates have the background's utility and probability."""
+        if given is not None:
+            raise SettingsError("a model of label trees cannot take given labels into account")
+        background = float(self.model.background)
+        for rows, evidence, utilities, probabilities in self.candidates(x):
+            shape = rows.stop - rows.start, self.model.settings.n_labels
+            means = np.full(shape, np.log(background / (1 - background)), dtype=np.float32)
+            chances = np.full(shape, background, dtype=np.float32)
+            means[evidence.rows, evidence.labels] = utilities
+            chances[evidence.rows, evidence.labels] = probabilities
+            yield rows, means, chances
+
+    def mean_utilities(self, x: Matrix, given: Any = None) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """The utilities alone."""
+        for rows, means, _ in self.mean_utilities_and_probabilities(x, given):
+            yield rows, means
+
+    def probabilities(self, x: Matrix, given: Any = None) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """The probabilities alone."""
+        for rows, _, chances in self.mean_utilities_and_probabilities(x, given):
+            yield rows, chances
+
+
+MOST_RANKED = N_CANDIDATES
+"""Labels of a row that can be ranked."""

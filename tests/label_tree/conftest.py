@@ -1,0 +1,24 @@
+"""A short training of the Gaussian process of the evidence, and one trained model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from tests.label_tree.small import small_classifier, small_data
+
+from extremegp import LabelTreeGPClassifier
+from extremegp.label_tree import training
+
+
+@pytest.fixture(autouse=True)
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(training, "_COMBINER_STEPS", 6)
+
+
+@pytest.fixture(scope="session")
+def fitted() -> Iterator[LabelTreeGPClassifier]:
+    """Tests must not change it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(training, "_COMBINER_STEPS", 25)
+        yield small_classifier().fit(*small_data())

@@ -1,0 +1,45 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from tests.reference.label_tree import evidence as reference
+
+from extremegp.label_tree import evidence as module
+from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, SHARES, gather_evidence
+
+B, K, N, M, W = 6, 150, 80, 70, 100
+
+
+@pytest.mark.parametrize("lanes", [1, 4])
+def test_candidates_and_evidence_are_those_of_the_definition(lanes: int):
+    rng = np.random.default_rng(0)
+    trees = np.stack([[rng.permutation(K)[:W] for _ in range(B)] for _ in range(2)]).astype(np.int32)
+    scores = -5 * rng.random((2, B, W)).astype(np.float32)
+    tree_sizes = rng.integers(0, W + 1, size=(2, B))
+    labels_of = [sorted(rng.choice(K, rng.integers(0, 6), replace=False).tolist()) for _ in range(N)]
+    nearest = np.stack([rng.permutation(N)[:M] for _ in range(B)]).astype(np.int32)
+    similarities = -np.sort(-rng.normal(0.3, 0.5, size=(B, M)).astype(np.float32), axis=1)
+    sizes = rng.integers(1, M + 1, size=B)
+    tree_sizes[:, 1], sizes[2], tree_sizes[:, 3], sizes[3] = W, 0, 0, 0
+    counts = rng.integers(0, 9, size=K)
+    candidates, n_candidates = np.zeros((B, N_CANDIDATES), np.int32), np.zeros(B, np.int64)
+    values = np.zeros((B, N_CANDIDATES, N_EVIDENCE), np.float32)
+    gather_evidence(
+        trees, scores, tree_sizes, nearest, similarities, sizes, np.cumsum([0, *map(len, labels_of)]),
+        np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), lanes, candidates, values,
+        n_candidates,
+    )  # fmt: skip
+    for i in range(B):
+        found = [
+            {int(trees[t, i, q]): float(np.exp(scores[t, i, q])) for q in range(tree_sizes[t, i])} for t in range(2)
+        ]
+        near = [(float(similarities[i, q]), int(nearest[i, q])) for q in range(sizes[i])]
+        expected = reference(
+            found, near, labels_of, counts, shares=SHARES, best_of_each=module._BEST_OF_EACH, least=module._LEAST
+        )
+        assert candidates[i, : n_candidates[i]].tolist() == list(expected)
+        np.testing.assert_allclose(
+            values[i, : n_candidates[i]], np.reshape(list(expected.values()), (-1, N_EVIDENCE)), rtol=2e-4, atol=1e-5
+        )
+    assert n_candidates[3] == 0
+    assert n_candidates[1] > module._BEST_OF_EACH
