@@ -36,6 +36,7 @@ SCRIPTS = (
     "natural_gradients.py",
     "label_sampling.py",
     "growth.py",
+    "label_trees.py",
     "prediction_speed.py",
     "multilabel_methods.py",
     "propensity.py",
@@ -686,3 +687,16 @@ def test_chunks_are_found_with_the_features_of_the_template(tmp_path: Path, sequ
     own.set_params(random_state=0, verbose=False).fit(X[:8], y[:8])
     log_prob = own.log_prob(test_X[:8], test_y[:8])
     assert result["runs"]["LOGREG"]["nll_struct"] == pytest.approx(-log_prob.sum(), rel=1e-3)
+
+
+def test_label_trees_and_their_parts_are_judged_alike(tmp_path: Path, datasets: Path) -> None:
+    printed, result = run(
+        tmp_path, "label_trees.py", "--sets", "tiny", "--ablation", "--factor-budget", "2", "--param", "n_trees=1",
+        "--param", "leaf_size=2", datasets=datasets,
+    )  # fmt: skip
+    found = result["results"]["tiny"]
+    assert len(found) == 5
+    assert found["label trees"]["metrics"]["P@1"] > 0.9
+    assert found["trees alone"]["metrics"]["P@1"] > found["nearest rows alone"]["metrics"]["P@1"] > 0.3
+    assert found["label trees"]["peak_gb"] > 0.1
+    assert "**tiny**" in printed

@@ -70,7 +70,8 @@ def test_the_best_labels_are_those_of_all_probabilities(fitted: LabelTreeGPClass
     assert (sparse.shape, sparse.nnz) == ((N, K), int((fitted.predict_topk(x, 3).labels >= 0).sum()))
 
 
-def test_likely_labels_are_predicted_in_the_form_of_training():
+def test_likely_labels_are_predicted_in_the_form_of_training(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(training, "_COMBINER_STEPS", 30)
     x, y = small_data()
     dense, sparse = small_classifier().fit(x, y), small_classifier().fit(x, scipy.sparse.csr_matrix(y))
     named = small_classifier().fit(x, label_lists(y))

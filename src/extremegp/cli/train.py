@@ -391,6 +391,9 @@ def _label_names(path: Path, y: Any, source: Source) -> list[str]:
 
 
 def _rows_fitted(classifier: Classifier, valid: Path | None) -> int:
-    fraction = getattr(classifier, "validation_fraction", 0.0)
-    held_out = 0 if valid else int(fraction * classifier.n_rows_)
+    from extremegp.estimators import LabelTreeGPClassifier
+
+    if isinstance(classifier, LabelTreeGPClassifier):
+        return classifier.n_held_out_
+    held_out = 0 if valid else int(classifier.validation_fraction * classifier.n_rows_)
     return int(classifier.n_rows_) - held_out

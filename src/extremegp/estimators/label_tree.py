@@ -190,6 +190,7 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
             instance_noise=None,
             feature_names=column_names(X),
         )
+        self.n_held_out_ = training.n_held_out
         if validation is not None:
             self.history_[-1]["validation_P@1"] = self.score(*validation)
         return self
@@ -212,15 +213,15 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
         budget = self.time_budget
         held_out = number("held_out", self.held_out, low=0, high=0.5, open_low=True)
         n_held_out = min(10_000, max(math.ceil(held_out * n_rows), min(200, n_rows // 4), 1))
-        n_inducing = number("n_inducing", self.n_inducing, low=1, high=10_000, integer=True)
+        n_inducing = number("n_inducing", self.n_inducing, low=1, high=_MOST_INDUCING, integer=True)
         return TreeTraining(
             n_trees=n_trees,
             leaf_size=number("leaf_size", self.leaf_size, low=2, integer=True),
             prior_variance=number("prior_variance", self.prior_variance, low=0, open_low=True),
             n_weights=number("n_weights", n_weights, low=1, integer=True),
             threshold=number("threshold", self.threshold, low=0),
-            n_held_out=min(10_000, max(math.ceil(held_out * n_rows), min(200, n_rows // 4), 1)),
-            n_inducing=number("n_inducing", self.n_inducing, low=1, high=_MOST_INDUCING, integer=True),
+            n_held_out=n_held_out,
+            n_inducing=min(n_inducing, max(1, n_held_out // 2)),
             beam=number("beam", self.beam, low=1, high=_MOST_NODES, integer=True),
             seed=seed,
             checkpoint_seconds=number("checkpoint_seconds", self.checkpoint_seconds, low=0),

@@ -30,8 +30,8 @@ def gather_evidence(
 
     They are the logarithms of the probability by the trees, averaged over them, and of the label's shares among the
     nearest rows (kernel regression with the powers of the inner product as kernel: Nadaraya 1964, Watson 1964), each
-    plus a small constant; of one more than the label's rows that the trees have seen; and the similarity of the nearest row. The labels
-    are the best by the trees and by the first two shares.
+    plus a small constant; of one more than the label's rows that the trees have seen; and the similarity of the nearest
+    row. The labels are the best by the trees and by the first two shares.
 
     Args:
         tree_labels: labels that each tree finds, T x B x W.

@@ -381,7 +381,8 @@ class _Growth:
         entries = self.y.shape[0] * self.y.shape[1] / self.y.nnz
         model.background.fill_((n_missed + 0.5) / (n_others + max(1.0, 0.5 * entries)))
         rng = np.random.default_rng([self.training.seed, 4])
-        if len(e) > _MOST_PAIRS:
+        n_pairs = len(e)
+        if n_pairs > _MOST_PAIRS:
             chosen = np.sort(rng.choice(len(e), _MOST_PAIRS, replace=False))
             e, present = e[chosen], present[chosen]
         spread = e.std(axis=0)
@@ -400,7 +401,7 @@ class _Growth:
         model.combiner.requires_grad_(True)
         history = train(model.combiner, inputs, labels, settings, reporter=NoReporter(), world=World())
         model.requires_grad_(False)
-        return history
+        return [record | {"elbo": record["elbo"] * n_pairs / len(e)} for record in history]
 
     def _resume(self) -> dict[str, torch.Tensor]:
         """What an interrupted run has finished."""
