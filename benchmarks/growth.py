@@ -37,6 +37,7 @@ from extremegp.building import ModelSettings
 from extremegp.data import MappedWriter, open_dataset
 from extremegp.data.blocks import RowBlock
 from extremegp.estimators.fitting import fingerprint, instance_noise, labels_per_step
+from extremegp.estimators.resolve import training_settings
 from extremegp.initialisation import initialise
 from extremegp.prediction import Predictor
 from extremegp.training import NoReporter, TrainingSettings, train
@@ -172,7 +173,8 @@ def measure_steps(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     data, opened = timed(lambda: open_dataset(folder))
     x, y = data.X, data.Y
     settings = _model_settings(args, x.shape[1], y.shape[1], x.shape[0])
-    training = _training_settings(args, y.shape[1])
+    # Epochs enough for the steps, however few rows there are.
+    training = _training_settings(_classifier(args, epochs=args.steps), settings, x.shape[0])
     seconds = {"open": opened}
     rng = np.random.default_rng(args.seed)
     with MemoryWatch() as memory:
@@ -196,26 +198,15 @@ def measure_steps(args: argparse.Namespace, folder: Path) -> dict[str, float]:
 def measure_epoch(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     """One epoch of the estimator on the data of a folder."""
     data = open_dataset(folder)
-    classifier = MultiLabelGPClassifier(
-        features="raw",
-        normalise_inducing=True,
-        linear_term=False,
-        inducing="sparse",
-        n_inducing=args.inducing,
-        n_latent=args.latent,
-        n_sampled_labels=args.sampled,
-        batch_size=args.batch,
-        epochs=1,
-        random_state=args.seed,
-        verbose=False,
-    )
+    classifier = _classifier(args, epochs=1)
     with MemoryWatch() as memory:
         _, seconds = timed(lambda: classifier.fit(data.X, data.Y))
         some = slice(0, _PREDICTED)
         precision = classifier.score(data.X[some], data.Y[some])
     (record,) = classifier.history_
     steps = -(-data.X.shape[0] // args.batch)
-    settings, training = classifier.settings_, _training_settings(args, data.Y.shape[1])
+    settings = classifier.settings_
+    training = _training_settings(classifier, settings, data.X.shape[0])
     return {
         "fit_seconds": seconds,
         "epoch_seconds": record["seconds"],
@@ -225,6 +216,24 @@ def measure_epoch(args: argparse.Namespace, folder: Path) -> dict[str, float]:
         "plan_bytes": float(_planned(settings, training, data.X, data.Y)),
         **memory.result(),
     }
+
+
+def _classifier(args: argparse.Namespace, *, epochs: int) -> MultiLabelGPClassifier:
+    """Without the linear term, which grows with D; all that the command line does not say is as by default."""
+    return MultiLabelGPClassifier(
+        features="raw",
+        normalise_inducing=True,
+        linear_term=False,
+        inducing="sparse",
+        mean_function="zero",
+        n_inducing=args.inducing,
+        n_latent=args.latent,
+        n_sampled_labels=args.sampled,
+        batch_size=args.batch,
+        epochs=epochs,
+        random_state=args.seed,
+        verbose=False,
+    )
 
 
 def _model_settings(args: argparse.Namespace, n_features: int, n_labels: int, n_rows: int) -> ModelSettings:
@@ -239,22 +248,16 @@ def _model_settings(args: argparse.Namespace, n_features: int, n_labels: int, n_
     )
 
 
-def _training_settings(args: argparse.Namespace, n_labels: int) -> TrainingSettings:
-    return TrainingSettings(
-        epochs=100,
-        batch_size=args.batch,
-        learning_rate=0.02,
-        n_sampled_labels=min(args.sampled, n_labels),
-        seed=args.seed,
-        shuffle_rows=_SHUFFLED,
-    )
+def _training_settings(classifier: MultiLabelGPClassifier, model: ModelSettings, n_rows: int) -> TrainingSettings:
+    params, seed = classifier.get_params(deep=False), classifier.random_state
+    return replace(training_settings(params, model=model, n_rows=n_rows, seed=seed), shuffle_rows=_SHUFFLED)
 
 
 def _planned(settings: ModelSettings, training: TrainingSettings, x: Any, y: Any) -> int:
     """What the plan before training asks for, with nothing for data that are mapped."""
     labels = labels_per_step(y, training)
     sizes = {"n_rows": x.shape[0], "batch_size": training.batch_size, "n_stored": 0}
-    return training_memory(settings, **sizes, labels_per_step=labels)
+    return training_memory(settings, **sizes, labels_per_step=labels, optimizer_state=training.optimizer_state)
 
 
 def point(args: argparse.Namespace, sizes: Sizes, worker: str) -> dict[str, Any]:
