@@ -39,6 +39,7 @@ LABELS: dict[str, tuple[Any, dict[str, Any]]] = {
     "labels": (X, {"linear_term": True}),
     "labels, sparse inputs": (SPARSE, {"linear_term": True, "propensity": "auto"}),
     "labels, sampled": (SPARSE, {"n_sampled_labels": 2, "validation_fraction": 0.3}),
+    "labels, hard": (SPARSE, {"n_sampled_labels": 2, "label_sampling": "hard", "optimizer_state": "half"}),
     "labels, regression": (X, {"mean_function": "regression"}),
     "labels, regression on sparse inputs": (SPARSE, {"mean_function": "regression", "time_budget": 100.0}),
     "labels, sparse supports": (SPARSE, {"inducing": "sparse", "support_size": 3, "posterior": "full"}),
@@ -208,7 +209,8 @@ def agrees(case: str) -> None:
 
 def resumes(begin: str, end: str) -> None:
     """A run that was interrupted on one device goes on on the other, and ends where a run without a break does."""
-    settings = {"linear_term": True, "n_sampled_labels": 2, "verbose": True}
+    sampled = {"n_sampled_labels": 2, "label_sampling": "hard", "optimizer_state": "half"}
+    settings: dict[str, Any] = {"linear_term": True, "verbose": True, **sampled}
     step = ProgressReporter.step
 
     def interrupting(self: ProgressReporter, number: int, total: int, elbo: float) -> None:
