@@ -14,7 +14,7 @@ from scipy.special import expit
 from extremegp import MultiLabelGPClassifier
 from extremegp.cli.settings import parse_settings
 from extremegp.metrics import ProbabilityMetrics
-from extremegp.prediction import Predictor
+from extremegp.prediction.predictor import Predictor
 
 INTEGRATED, PLUG_IN, LOGISTIC = (
     "extremegp, posterior integrated",

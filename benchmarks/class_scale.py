@@ -14,9 +14,9 @@ import common
 import numpy as np
 
 from extremegp import MultiClassGPClassifier
-from extremegp.building import CLASS_LIKELIHOODS
 from extremegp.cli.settings import parse_settings
 from extremegp.errors import SettingsError
+from extremegp.settings.model import CLASS_LIKELIHOODS
 
 
 def sampled_likelihoods() -> list[str]:

@@ -23,8 +23,8 @@ from numpy.typing import NDArray
 
 from extremegp import MultiClassGPClassifier
 from extremegp.data import encode_classes
+from extremegp.engine.inducing import InducingInputs
 from extremegp.errors import ExtremeGPError
-from extremegp.inducing import InducingInputs
 from extremegp.metrics import ClassMetrics
 from extremegp.metrics.probability import Reliability
 

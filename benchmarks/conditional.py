@@ -14,7 +14,7 @@ from scipy.sparse import csr_matrix
 from extremegp import MultiLabelGPClassifier
 from extremegp.cli.settings import parse_settings
 from extremegp.metrics import ProbabilityMetrics, TopK, precision_at_k
-from extremegp.prediction import Predictor, exclude
+from extremegp.prediction.predictor import Predictor, exclude
 
 PAPER = {
     "bibtex": ((34.79, 22.00, 16.45), (35.35, 22.65, 16.88)),

@@ -33,15 +33,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extremegp import MultiLabelGPClassifier
-from extremegp.building import ModelSettings
 from extremegp.data import MappedWriter, open_dataset
 from extremegp.data.blocks import RowBlock
 from extremegp.estimators.fitting import fingerprint, instance_noise, labels_per_step
-from extremegp.estimators.resolve import training_settings
-from extremegp.initialisation import initialise
-from extremegp.prediction import Predictor
+from extremegp.prediction.predictor import Predictor
+from extremegp.settings.memory import training_memory
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.resolve import training_settings
 from extremegp.training import NoReporter, TrainingSettings, train
-from extremegp.training.plan import training_memory
+from extremegp.training.start import initialise
 
 _BLOCK_ROWS = 100_000
 _TOPICS, _WORDS_OF_A_TOPIC, _LABELS_OF_A_TOPIC = 10_000, 100, 30

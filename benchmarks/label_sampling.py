@@ -18,13 +18,14 @@ import torch
 from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_csr
 
-from extremegp.building import ModelSettings
 from extremegp.data import FloatCSR
-from extremegp.initialisation import initialise
-from extremegp.model import VariationalModel
-from extremegp.sparse import SparseRows
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import SparseRows
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.training import LABEL_SAMPLINGS
 from extremegp.training import NoReporter, TrainingSettings, train
-from extremegp.training.label_sampling import LABEL_SAMPLINGS, LabelSampler
+from extremegp.training.label_sampling import LabelSampler
+from extremegp.training.start import initialise
 
 CPU = torch.device("cpu")
 

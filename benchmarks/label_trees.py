@@ -23,7 +23,7 @@ from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
 from extremegp.cli.evaluate import measure_top
 from extremegp.label_tree.model import row_blocks
 from extremegp.metrics import TopK, propensities
-from extremegp.prediction import Ranked
+from extremegp.prediction.predictor import Ranked
 
 SETS = "debian_depends,human_gene_pubmed,moby_thesaurus,yso_finna_en"
 COLUMNS = ("", "P@1/3/5 %", "PSP@1/3/5 %", "log-loss of 20", "ECE of 20", "train s", "peak GB", "evaluate s")

@@ -37,15 +37,15 @@ from scipy.stats import spearmanr
 from sklearn.utils import check_random_state
 
 from extremegp import MultiLabelGPClassifier
-from extremegp.building import ModelSettings
-from extremegp.estimators.resolve import model_settings, training_settings
-from extremegp.initialisation import initialise
+from extremegp.engine.model import VariationalModel
 from extremegp.metrics import TopK, precision_at_k
-from extremegp.model import VariationalModel
-from extremegp.prediction import Predictor
+from extremegp.prediction.predictor import Predictor
 from extremegp.presets import PRESETS
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.resolve import model_settings, training_settings
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, train
 from extremegp.training.loop import TrainingDivergedError
+from extremegp.training.start import initialise
 
 
 class Job(NamedTuple):

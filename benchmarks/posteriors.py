@@ -19,11 +19,11 @@ import numpy as np
 import torch
 
 from extremegp import MultiLabelGPClassifier
-from extremegp.building import KERNEL_NAMES, ModelSettings
-from extremegp.initialisation import initialise
-from extremegp.model import VariationalModel
-from extremegp.sparse import SparseRows, row_block
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import SparseRows, row_block
+from extremegp.settings.model import KERNEL_NAMES, ModelSettings
 from extremegp.training import NoReporter, TrainingSettings, train
+from extremegp.training.start import initialise
 
 FAMILIES = ("shared-basis", "mean-field", "full", "full-u")
 

@@ -24,11 +24,11 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from extremegp.building import ModelSettings
-from extremegp.label_index import LabelIndex
+from extremegp.engine.model import VariationalModel
 from extremegp.metrics import TopK
-from extremegp.model import VariationalModel
-from extremegp.prediction import Predictor
+from extremegp.prediction.label_index import LabelIndex
+from extremegp.prediction.predictor import Predictor
+from extremegp.settings.model import ModelSettings
 
 KINDS = ("clustered", "unstructured")
 VARIANCE = 0.003

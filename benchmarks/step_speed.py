@@ -21,10 +21,10 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from extremegp.building import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
-from extremegp.initialisation import initialise
-from extremegp.model import VariationalModel
+from extremegp.engine.model import VariationalModel
+from extremegp.settings.model import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
 from extremegp.training import NoReporter, TrainingSettings, train
+from extremegp.training.start import initialise
 
 aten = torch.ops.aten
 # Where the two factors stand among the arguments; overloads with out= come with the packet.

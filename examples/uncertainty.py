@@ -19,7 +19,7 @@ import matplotlib.pyplot as plt
 
 from extremegp import MultiLabelGPClassifier
 from extremegp.datasets import load_debtags
-from extremegp.likelihoods.expectations import softplus_moments
+from extremegp.engine.integrals.logistic import softplus_moments
 from extremegp.metrics import ProbabilityMetrics
 
 EVERY = slice(None, None, 3)  # A third of the 6616 rows, so that training takes well under a minute.

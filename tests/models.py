@@ -8,8 +8,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extremegp.building import ModelSettings
-from extremegp.kernels import (
+from extremegp.engine.kernels import (
     ArcCosine,
     Kernel,
     Linear,
@@ -20,10 +19,11 @@ from extremegp.kernels import (
     Sum,
     WhiteNoise,
 )
-from extremegp.latents import SparseGP
-from extremegp.model import VariationalModel
-from extremegp.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
-from extremegp.sparse import SparseRows
+from extremegp.engine.latents import SparseGP
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
+from extremegp.engine.sparse import SparseRows
+from extremegp.settings.model import ModelSettings
 from tests.reference import svgp
 
 

@@ -21,7 +21,7 @@ import torch
 
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
 from extremegp.data import CHUNKING_TEMPLATE, deskew, open_dataset, read_xc, write_columns, write_xc
-from extremegp.inducing import InducingInputs
+from extremegp.engine.inducing import InducingInputs
 from extremegp.presets import CLASS_PRESETS, PRESETS
 
 BENCHMARKS = Path(__file__).parents[1] / "benchmarks"

@@ -14,7 +14,7 @@ import torch
 from torch.utils import backend_registration
 
 from extremegp import load
-from extremegp.linalg import tensor_float32
+from extremegp.engine.linalg import tensor_float32
 from tests.pretend_device import CASES, CLASSIFIERS, LABELS, fitted, predictions
 
 ROOT = Path(__file__).parents[1]

@@ -23,10 +23,10 @@ from tests.cli.conftest import QUICK, Run
 
 from extremegp.cli.convert import _Bar
 from extremegp.data import convert, make_features, mapped, open_dataset, read_dataset, words, write_jsonl, write_xc
-from extremegp.data._files import text_blocks
 from extremegp.data.mapped import MappedWriter
 from extremegp.data.svmlight import SvmlightStream
 from extremegp.errors import DataError, SettingsError
+from extremegp.storage.streams import text_blocks
 
 READERS = ("extremegp.data.xc", "extremegp.data.svmlight", "extremegp.data.text")
 TEXTS = ["red apple", "green apple red", "red car", "green car", "a lone word", "apple car apple"]

@@ -13,10 +13,10 @@ from tests.cli.conftest import N_FEATURES, N_LABELS, Run
 
 import extremegp
 from extremegp import datasets
-from extremegp.building import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES
 from extremegp.data import read_xc
 from extremegp.data.debtags import DebtagsDataset
 from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS, SEQUENCE_PRESETS
+from extremegp.settings.model import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES
 
 
 def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:

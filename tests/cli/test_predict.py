@@ -18,8 +18,8 @@ from tests.cli.conftest import CLASSES, N_FEATURES, N_LABELS, Run
 import extremegp
 from extremegp.cli.row_blocks import RowProgress
 from extremegp.data import convert, read_xc, svmlight, text, validation, xc
-from extremegp.data._files import text_blocks
 from extremegp.data.features import Features, TextFeatures, UnitFeatures
+from extremegp.storage.streams import text_blocks
 
 _NAMES = ["red", "green, dark", "blue", "black"]
 

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
 from extremegp.data import read_array, read_inputs, read_npz
-from extremegp.data._files import byte_blocks
 from extremegp.errors import DataError
+from extremegp.storage.streams import byte_blocks
 
 COMPRESS = {
     "": bytes,

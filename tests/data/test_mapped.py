@@ -36,7 +36,7 @@ from extremegp.data.xc import Dataset
 from extremegp.errors import DataError
 from extremegp.estimators import fitting
 from extremegp.estimators.fitting import split, stored_in_memory
-from extremegp.initialisation import _float64_operator
+from extremegp.training.start import _float64_operator
 
 N, D, K = 37, 11, 5
 

@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from extremegp.data._files import line_blocks
 from extremegp.data.svmlight import read_svmlight
 from extremegp.data.xc import read_xc
 from extremegp.errors import DataError, SettingsError
+from extremegp.storage.streams import line_blocks
 
 SMALL = "# made by hand\n0,2 1:1 3:0.5\n\n1:2 2:-1 # no labels\n1\n 2:0\n"
 ONE_BASED_X = [[1, 0, 0.5], [2, -1, 0], [0, 0, 0], [0, 0, 0]]

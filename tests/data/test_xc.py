@@ -13,9 +13,9 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
 from extremegp.data import xc
-from extremegp.data._files import line_blocks, text_blocks
 from extremegp.data.xc import Dataset, read_xc, write_xc
 from extremegp.errors import DataError
+from extremegp.storage.streams import line_blocks, text_blocks
 
 SMALL = "4 5 3\n0,2 0:1 3:0.5\n 1:2e-3 2:-1.\n1\n\n"
 SMALL_X = [[1, 0, 0, 0.5, 0], [0, 2e-3, -1, 0, 0], [0, 0, 0, 0, 0], [0, 0, 0, 0, 0]]

@@ -14,9 +14,9 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import extremegp
 from extremegp import MultiClassGPClassifier
-from extremegp.building import CLASS_LIKELIHOODS
 from extremegp.errors import ExtremeGPError
 from extremegp.presets import CLASS_PRESETS
+from extremegp.settings.model import CLASS_LIKELIHOODS
 from extremegp.training import TrainingInterrupted
 
 N, K = 90, 3

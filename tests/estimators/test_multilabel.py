@@ -22,8 +22,8 @@ import extremegp
 from extremegp import MultiLabelGPClassifier
 from extremegp.errors import ExtremeGPError, SettingsError
 from extremegp.estimators import fitting
-from extremegp.label_index import LabelIndex
 from extremegp.metrics import propensities
+from extremegp.prediction.label_index import LabelIndex
 from extremegp.training import NoReporter, TrainingInterrupted
 
 
@@ -611,12 +611,12 @@ def test_unknown_names_among_known_labels_are_refused(new_x: np.ndarray):
 def test_noise_that_does_not_fit_the_model_is_refused(
     trained: MultiLabelGPClassifier, tmp_path: Path, name: str, value: torch.Tensor
 ):
-    from extremegp import io
+    from extremegp.storage import models
 
     trained.save(tmp_path / "m")
-    config, tensors = io.read_model(tmp_path / "m")
+    config, tensors = models.read_model(tmp_path / "m")
     config = {key: part for key, part in config.items() if key not in ("sha256", "format_version")}
-    io.write_model(tmp_path / "altered", config, {**tensors, f"instance_noise.{name}": value})
+    models.write_model(tmp_path / "altered", config, {**tensors, f"instance_noise.{name}": value})
     with pytest.raises(ExtremeGPError, match="scatter of instances does not fit 3 latent functions"):
         extremegp.load(tmp_path / "altered")
 

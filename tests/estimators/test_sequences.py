@@ -17,10 +17,10 @@ from tests.estimators.small_sequences import small_tagger, sticky
 
 from extremegp import SequenceGPClassifier
 from extremegp.data import Template
+from extremegp.engine.likelihoods.linear_chain import CHAIN_OBJECTIVES, TRANSITIONS
 from extremegp.estimators import sequences
-from extremegp.estimators.resolve_sequences import SequenceSizes, sequence_settings, sequence_training
-from extremegp.likelihoods.linear_chain import CHAIN_OBJECTIVES, TRANSITIONS
-from extremegp.sequence_building import SEQUENCE_LATENTS
+from extremegp.settings.resolve_sequences import SequenceSizes, sequence_settings, sequence_training
+from extremegp.settings.sequence_building import SEQUENCE_LATENTS
 
 X, Y = sticky()
 TEST_X, TEST_Y = sticky(60, seed=1)

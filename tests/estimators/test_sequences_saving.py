@@ -18,7 +18,7 @@ from extremegp import SequenceGPClassifier, io
 from extremegp.data import Template
 from extremegp.errors import ExtremeGPError, ModelFormatError
 from extremegp.estimators import sequences
-from extremegp.sequence_building import SEQUENCE_LATENTS
+from extremegp.settings.sequence_building import SEQUENCE_LATENTS
 from extremegp.training import NoReporter, TrainingInterrupted
 
 X, Y = sticky()

@@ -15,7 +15,7 @@ from tests.label_tree.small import D, K, N, small_data
 import extremegp
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import ModelFormatError
-from extremegp.files import read_tensors, write_tensors
+from extremegp.storage.tensors import read_tensors, write_tensors
 
 LEVEL = "model.trees.0.levels.0."
 LAST = "model.trees.1.levels.1."

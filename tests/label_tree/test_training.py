@@ -15,9 +15,9 @@ from tests.label_tree.small import D, K, N, small_classifier, small_data
 
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import ModelFormatError
-from extremegp.files import read_tensors, write_tensors
 from extremegp.label_tree import LabelTreeModel, parts_folder, training
 from extremegp.label_tree.model import Evidence
+from extremegp.storage.tensors import read_tensors, write_tensors
 from extremegp.training import TrainingInterrupted
 
 ROOT = Path(__file__).parents[2]

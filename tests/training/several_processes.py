@@ -15,13 +15,13 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs, random_labels, randomise
 
-from extremegp.building import ModelSettings
+from extremegp.engine.likelihoods import BernoulliLabels
+from extremegp.engine.model import VariationalModel
 from extremegp.errors import ExtremeGPError
-from extremegp.initialisation import initialise
-from extremegp.likelihoods import BernoulliLabels
-from extremegp.model import VariationalModel
+from extremegp.settings.model import ModelSettings
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, World, train, world
 from extremegp.training.shards import LabelShards, check_shareable
+from extremegp.training.start import initialise
 from extremegp.training.steps import Steps
 
 N, D, K, P, M = 23, 5, 11, 2, 3

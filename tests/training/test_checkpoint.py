@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from extremegp.errors import ModelFormatError
-from extremegp.files import read_tensors, write_tensors
+from extremegp.storage.tensors import read_tensors, write_tensors
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from extremegp.training.row_adam import RowAdam
 

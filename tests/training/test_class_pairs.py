@@ -6,8 +6,8 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs, random_model, sparse_rows
 
-from extremegp.building import ModelSettings
-from extremegp.model import VariationalModel
+from extremegp.engine.model import VariationalModel
+from extremegp.settings.model import ModelSettings
 from extremegp.training.class_pairs import ClassPair, ClassPairSampler
 
 N, D, K = 7, 4, 4

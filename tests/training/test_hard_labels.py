@@ -9,10 +9,10 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs, random_labels, random_model, sparse_rows
 
-from extremegp.building import ModelSettings
-from extremegp.likelihoods import BernoulliLabels
-from extremegp.mixing import FactorMixing
-from extremegp.model import VariationalModel
+from extremegp.engine.likelihoods import BernoulliLabels
+from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.model import VariationalModel
+from extremegp.settings.model import ModelSettings
 from extremegp.training import TrainingSettings, World, hard_labels
 from extremegp.training.hard_labels import HardLabels
 from extremegp.training.label_sampling import LabelSampler

@@ -11,11 +11,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models import random_inputs, random_labels, random_model, sparse_rows
 
-from extremegp.building import ModelSettings
-from extremegp.likelihoods import BernoulliLabels
-from extremegp.model import VariationalModel
-from extremegp.sparse import SparseRows
-from extremegp.training.label_sampling import LABEL_SAMPLINGS, LabelSampler, inclusion_probabilities
+from extremegp.engine.likelihoods import BernoulliLabels
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import SparseRows
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.training import LABEL_SAMPLINGS
+from extremegp.training.label_sampling import LabelSampler, inclusion_probabilities
 
 COUNTS = np.array([0, 40, 1, 3, 900, 0, 12, 7, 2, 0, 60])
 K = len(COUNTS)

@@ -13,21 +13,21 @@ import torch
 from tests.models import random_inputs, random_labels, randomise
 from tests.watching import WideTensors
 
-from extremegp.building import ModelSettings
+from extremegp.engine.latents import DeepRandomFeatures, LinearFunctions
+from extremegp.engine.latents.random_features import FREQUENCIES
+from extremegp.engine.likelihoods import BatchContext, BernoulliLabels
+from extremegp.engine.likelihoods.linear_chain import LinearChain
+from extremegp.engine.mixing import IdentityMixing
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sequence_model import SequenceModel
+from extremegp.engine.sparse import SparseRows
 from extremegp.errors import ExtremeGPError, ModelFormatError
-from extremegp.files import read_tensors, write_tensors
-from extremegp.initialisation import initialise
-from extremegp.latents import DeepRandomFeatures, LinearFunctions
-from extremegp.latents.random_features import FREQUENCIES
-from extremegp.likelihoods import BatchContext, BernoulliLabels
-from extremegp.likelihoods.linear_chain import LinearChain
-from extremegp.mixing import IdentityMixing
-from extremegp.model import VariationalModel
-from extremegp.sequence_model import SequenceModel
-from extremegp.sparse import SparseRows
+from extremegp.settings.model import ModelSettings
+from extremegp.storage.tensors import read_tensors, write_tensors
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, hard_labels, train
 from extremegp.training import loop as module
 from extremegp.training.loop import TrainingDivergedError
+from extremegp.training.start import initialise
 from extremegp.training.steps import Steps
 
 N, D, K, P, M = 23, 5, 4, 2, 3

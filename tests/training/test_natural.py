@@ -5,8 +5,8 @@ import pytest
 import torch
 from tests.models import random_inputs, random_labels, random_model, sparse_rows
 
-from extremegp.building import POSTERIOR_NAMES, ModelSettings
-from extremegp.latents import SparseGP
+from extremegp.engine.latents import SparseGP
+from extremegp.settings.model import POSTERIOR_NAMES, ModelSettings
 from extremegp.training.natural import NaturalGradient
 from extremegp.training.steps import natural_posteriors
 

@@ -82,7 +82,7 @@ class Report:
         if self._json_to == "-":
             sys.stdout.write(text)
             return
-        from extremegp.data._files import atomic_writer
+        from extremegp.storage.streams import atomic_writer
 
         with atomic_writer(self._json_to) as stream:
             stream.write(text.encode())

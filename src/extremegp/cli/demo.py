@@ -49,9 +49,9 @@ def demo(
     report = Report(json, quiet)
     from extremegp.datasets import load_debtags
     from extremegp.estimators import MultiLabelGPClassifier
-    from extremegp.io import check_writable
     from extremegp.metrics import propensities
-    from extremegp.prediction import Predictor
+    from extremegp.prediction.predictor import Predictor
+    from extremegp.storage.models import check_writable
 
     if save is not None:
         check_writable(save)

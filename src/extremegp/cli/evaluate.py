@@ -43,7 +43,7 @@ from extremegp.cli.sequences import (
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
-    from extremegp.prediction import Ranked
+    from extremegp.prediction.predictor import Ranked
 
 _KS = "1,3,5"
 

@@ -54,7 +54,7 @@ def evaluate_classes(
     check_files(per_class, plot)
     source.check("multiclass", because="the model is for one class per row")
     from extremegp.metrics import ClassMetrics
-    from extremegp.prediction import Predictor
+    from extremegp.prediction.predictor import Predictor
 
     rows = read(source, "multiclass", known=Known.of_model(classifier))
     codes = class_codes(rows.y, source, classifier.label_space_)
@@ -110,7 +110,7 @@ def evaluate_classes(
 
 def check_files(per_class: Path | None, plot: Path | None) -> None:
     """Refuse files that could not be written, before the work."""
-    from extremegp.data._files import base_suffix
+    from extremegp.storage.streams import base_suffix
 
     if per_class is not None and base_suffix(per_class) not in _DELIMITERS:
         raise SettingsError(f"--per-class must end in .csv or .tsv, perhaps with .gz after it; it is {per_class}")
@@ -121,7 +121,7 @@ def check_files(per_class: Path | None, plot: Path | None) -> None:
 
 
 def _write_classes(path: Path, names: list[str], each: PerClass) -> None:
-    from extremegp.data._files import atomic_writer, base_suffix
+    from extremegp.storage.streams import atomic_writer, base_suffix
 
     text = io.StringIO()
     writer = csv.writer(text, delimiter=_DELIMITERS[base_suffix(path)], lineterminator="\n")
@@ -134,8 +134,8 @@ def _write_classes(path: Path, names: list[str], each: PerClass) -> None:
 
 
 def write_plot(path: Path, quality: ClassMetrics, title: str) -> None:
-    from extremegp.data._files import atomic_writer
     from extremegp.plots import reliability_diagram
+    from extremegp.storage.streams import atomic_writer
 
     figure = reliability_diagram(quality.reliability(), title=title)
     with atomic_writer(path) as stream:

@@ -63,8 +63,8 @@ def evaluate_sequences(
     import numpy as np
     import torch
 
-    from extremegp import chain as chains
     from extremegp.data import encode_label_sequences
+    from extremegp.engine import chain as chains
 
     sequences, labels = form.read_labelled(data)
     x, lengths = classifier.features_.transform(sequences)

@@ -45,7 +45,7 @@ def check_destination(out: Path, overwrite: bool) -> None:
     Raises:
         DataError: it cannot be written, or one is there already and may not be replaced.
     """
-    from extremegp.io import check_writable
+    from extremegp.storage.models import check_writable
 
     if not leads():
         return

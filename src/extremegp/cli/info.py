@@ -23,7 +23,7 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
     """
     report = Report(json, quiet)
     from extremegp.estimators import SequenceGPClassifier
-    from extremegp.io import FORMAT_VERSION
+    from extremegp.storage.models import FORMAT_VERSION
 
     classifier = load_model(model)
     history, settings = classifier.history_, asdict(classifier.settings_)

@@ -104,10 +104,10 @@ class Source:
             DataError: it cannot be read, or is not recognised.
         """
         from extremegp.data import recognise_format
-        from extremegp.data._files import as_stream, base_suffix, byte_blocks
         from extremegp.data.arrays import is_array
         from extremegp.data.mapped import is_dataset
         from extremegp.data.tables import TABLE_SUFFIXES
+        from extremegp.storage.streams import as_stream, base_suffix, byte_blocks
 
         if self.format != "auto":
             return self.format

@@ -42,9 +42,9 @@ if TYPE_CHECKING:
 
     from extremegp.data import FloatCSR, FloatMatrix
     from extremegp.estimators import MultiClassGPClassifier, MultiLabelGPClassifier
-    from extremegp.label_index import LabelIndex
     from extremegp.label_tree import LabelTreePredictor
-    from extremegp.prediction import Predictor, RankedBy
+    from extremegp.prediction.label_index import LabelIndex
+    from extremegp.prediction.predictor import Predictor, RankedBy
 
 Ranked: TypeAlias = "list[tuple[int, float]]"
 """Labels of a row (column numbers) with their probabilities, best first."""
@@ -166,8 +166,8 @@ def predict(
     report = Report(json, quiet or out is None)
     if out is not None:
         check_output(out)
-    from extremegp.data._files import base_suffix
     from extremegp.estimators import MultiClassGPClassifier, SequenceGPClassifier
+    from extremegp.storage.streams import base_suffix
 
     classifier = load_model(model)
     if isinstance(classifier, SequenceGPClassifier):
@@ -284,7 +284,7 @@ class _Search:
 
     def _of_block(self, predictor: Predictor | LabelTreePredictor, inputs: FloatMatrix) -> Iterator[Block]:
         from extremegp.estimators import MultiLabelGPClassifier
-        from extremegp.prediction import Predictor
+        from extremegp.prediction.predictor import Predictor
 
         classifier, k, by = self._classifier, self._k, self._by
         if self._uncertainty and isinstance(predictor, Predictor):
@@ -348,7 +348,7 @@ def _read_names(path: Path, columns: dict[str, int]) -> FloatCSR:
     import numpy as np
     from scipy.sparse import csr_matrix
 
-    from extremegp.data._files import line_blocks
+    from extremegp.storage.streams import line_blocks
 
     indices: list[int] = []
     signs: list[float] = []
@@ -381,7 +381,7 @@ def _read_names(path: Path, columns: dict[str, int]) -> FloatCSR:
 
 
 def _write_text(out: Path, blocks: Iterator[Block], writer: Writer, names: list[str], measures: Sequence[str]) -> None:
-    from extremegp.data._files import atomic_writer
+    from extremegp.storage.streams import atomic_writer
 
     with atomic_writer(out) as stream:
         stream.write(writer.header(measures).encode())
@@ -403,7 +403,7 @@ def _write_npz(out: Path, blocks: Iterator[Block], n_labels: int) -> None:
     import numpy as np
     import scipy.sparse
 
-    from extremegp.data._files import atomic_writer
+    from extremegp.storage.streams import atomic_writer
 
     parts = zip(*((labels, probabilities) for labels, probabilities, _ in blocks), strict=True)
     labels, probabilities = map(np.concatenate, parts)

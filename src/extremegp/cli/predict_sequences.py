@@ -50,7 +50,7 @@ def predict_sequences(
         DataError: the data cannot be read, do not fit the model, or cannot be written.
         SettingsError: options contradict each other.
     """
-    from extremegp.data._files import atomic_writer, base_suffix
+    from extremegp.storage.streams import atomic_writer, base_suffix
 
     if k_best is not None and decoding is not None:
         raise SettingsError("--k-best orders labellings by their probability; leave out --decoding")

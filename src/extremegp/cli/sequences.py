@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from extremegp.data import FloatMatrix
     from extremegp.estimators import SequenceGPClassifier
-    from extremegp.sequence_prediction import Block
+    from extremegp.prediction.sequence_prediction import Block
 
 Decoding: TypeAlias = Literal["max-marginal", "viterbi"]
 Sequences: TypeAlias = list[list[tuple[str, ...]]]
@@ -171,7 +171,7 @@ def check_width(classifier: SequenceGPClassifier, model: Path, data: Path, form:
 
 def first_token_line(path: Path) -> int:
     """The number of the first line that is neither blank nor the start of a document."""
-    from extremegp.data._files import line_blocks
+    from extremegp.storage.streams import line_blocks
 
     lines = (line for block in line_blocks(path) for line in block.split(b"\n"))
     return next(i for i, line in enumerate(lines, 1) if line.strip(_BLANKS) and not line.startswith(_DOCUMENT_START))
@@ -205,9 +205,9 @@ def decoded(
     Raises:
         SettingsError: the model was altered to a decoding or a number of draws that there is not.
     """
-    from extremegp import chain
-    from extremegp.estimators.resolve import choice
+    from extremegp.engine import chain
     from extremegp.estimators.sequences import DECODINGS
+    from extremegp.settings.resolve import choice
 
     decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
     for block in classifier.predictor().blocks(x, lengths):

@@ -373,7 +373,7 @@ def _validation_source(
 
 
 def _label_names(path: Path, y: Any, source: Source) -> list[str]:
-    from extremegp.data._files import line_blocks
+    from extremegp.storage.streams import line_blocks
 
     if source.kind == "jsonl":
         raise SettingsError("--labels-names is for data with numbered labels; jsonl data have names already")

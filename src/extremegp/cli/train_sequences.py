@@ -97,7 +97,7 @@ def train_sequences(
 
 
 def _text(path: Path) -> str:
-    from extremegp.data._files import line_blocks
+    from extremegp.storage.streams import line_blocks
 
     try:
         return b"".join(line_blocks(path)).decode("utf-8")

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data._files import write_all
 from extremegp.data.validation import FloatCSR, csr_of, is_mapped, row_blocks
 from extremegp.errors import DataError
+from extremegp.storage.streams import write_all
 
 
 def mapped_blocks(blocks: Iterable[NDArray[Any]], dtype: Any) -> NDArray[Any]:

@@ -18,9 +18,9 @@ from typing import IO, Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data._files import COMPRESSED_SUFFIXES, as_stream, byte_blocks
 from extremegp.data.validation import FloatMatrix, check_inputs
 from extremegp.errors import DataError
+from extremegp.storage.streams import COMPRESSED_SUFFIXES, as_stream, byte_blocks
 
 _NPY_START = b"\x93NUM"
 _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}

@@ -10,12 +10,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data._files import as_stream, byte_blocks, line_blocks
 from extremegp.data.arrays import is_array, read_array
 from extremegp.data.text import TextDataset
 from extremegp.data.validation import FloatCSR
 from extremegp.data.xc import Dataset
 from extremegp.errors import DataError
+from extremegp.storage.streams import as_stream, byte_blocks, line_blocks
 
 # Only what str() would write again, so that the codes "01" and "1" stay two classes.
 _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")

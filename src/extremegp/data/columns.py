@@ -8,8 +8,8 @@ from itertools import chain
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
-from extremegp.data._files import atomic_writer, line_blocks
 from extremegp.errors import DataError, SettingsError
+from extremegp.storage.streams import atomic_writer, line_blocks
 
 _DOCUMENT_START = "-DOCSTART-"
 # Not all that Unicode calls white space: a token may be a no-break or an ideographic space.

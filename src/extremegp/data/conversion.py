@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from extremegp.data._files import atomic_writer
 from extremegp.data.blocks import Position, RowStream
 from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.mapped import (
@@ -27,6 +26,7 @@ from extremegp.data.svmlight import SvmlightStream
 from extremegp.data.words import WordStream, find_words
 from extremegp.data.xc import XCStream
 from extremegp.errors import DataError, SettingsError
+from extremegp.storage.streams import atomic_writer
 
 TextFormat = Literal["xc", "svmlight", "jsonl"]
 

@@ -6,9 +6,9 @@ import re
 from pathlib import Path
 from typing import Literal
 
-from extremegp.data._files import base_suffix, line_blocks
 from extremegp.data.mapped import is_dataset
 from extremegp.errors import DataError
+from extremegp.storage.streams import base_suffix, line_blocks
 
 FORMATS = (
     "'xc' (a header 'N D K', then rows 'l1,l2 f:v f:v'), 'svmlight' (such rows without header) and "

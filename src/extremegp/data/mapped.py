@@ -22,12 +22,12 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from extremegp.data._files import atomic_writer, sync_folder, write_all
 from extremegp.data.blocks import MAX_COLUMNS, RowBlock
 from extremegp.data.labels import LabelSpace, encode_targets
 from extremegp.data.validation import FloatCSR, check_inputs, csr_of, first_fault
 from extremegp.data.xc import Dataset
 from extremegp.errors import DataError
+from extremegp.storage.streams import atomic_writer, sync_folder, write_all
 
 FORMAT_VERSION = 1
 CONFIG, PROGRESS, LABELS, VOCABULARY = "dataset.json", "progress.json", "labels.txt", "vocabulary.txt"

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
-from extremegp.data._files import text_blocks
 from extremegp.data.blocks import BEGINNING, MAX_COLUMNS, Part, Position, RowBlock, RowStream, Sizes, assemble
 from extremegp.data.xc import Dataset
 from extremegp.errors import DataError, SettingsError
+from extremegp.storage.streams import text_blocks
 
 
 def read_svmlight(

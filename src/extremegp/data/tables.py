@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data._files import as_stream, base_suffix, line_blocks
 from extremegp.data.class_files import parse_labels
 from extremegp.errors import DataError
+from extremegp.storage.streams import as_stream, base_suffix, line_blocks
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _PARQUET = (".parquet", ".pq")

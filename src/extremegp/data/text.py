@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
-from extremegp.data._files import atomic_writer, text_blocks
 from extremegp.data.blocks import BEGINNING, Position
 from extremegp.errors import DataError
+from extremegp.storage.streams import atomic_writer, text_blocks
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 

@@ -18,11 +18,11 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from extremegp.data._files import atomic_writer, text_blocks
 from extremegp.data.blocks import BEGINNING, MAX_COLUMNS, Part, Position, RowBlock, RowStream, Sizes, assemble
 from extremegp.data.labels import encode_targets
 from extremegp.data.validation import FloatCSR, check_inputs, increasing
 from extremegp.errors import DataError
+from extremegp.storage.streams import atomic_writer, text_blocks
 
 _NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)

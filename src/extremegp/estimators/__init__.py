@@ -6,13 +6,13 @@ from pathlib import Path
 
 import torch
 
-from extremegp import io
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.sequences import SequenceGPClassifier
+from extremegp.storage import models
 
 __all__ = [
     "GPEstimator",
@@ -40,7 +40,7 @@ def load(folder: str | Path, *, device: str = "cpu") -> GPEstimator:
     Raises:
         ModelFormatError: the folder is not an intact model of this version.
     """
-    config, tensors = io.read_model(folder)
+    config, tensors = models.read_model(folder)
     cls = _ESTIMATORS.get(str(config.get("estimator")))
     if cls is None:
         raise ModelFormatError(f"{folder}: unknown estimator {config.get('estimator')!r}")

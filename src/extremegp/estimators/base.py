@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp import io
-from extremegp.building import ModelSettings
-from extremegp.conditional import InstanceNoise
 from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace, Template
 from extremegp.data.sequence_features import SequenceFeatures
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sequence_model import SequenceModel
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.fitting import DTYPES
-from extremegp.estimators.resolve import check_model_settings
-from extremegp.files import copy_state
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
-from extremegp.model import VariationalModel
-from extremegp.sequence_building import SequenceSettings
-from extremegp.sequence_model import SequenceModel
+from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.resolve import check_model_settings
+from extremegp.settings.sequence_building import SequenceSettings
+from extremegp.storage import models
+from extremegp.storage.tensors import copy_state
 
 Settings = TypeVar("Settings", ModelSettings, SequenceSettings)
 _NOISE = "instance_noise."
@@ -112,7 +112,7 @@ class GPEstimator(BaseEstimator):
         tensors["label_counts"] = torch.from_numpy(self.label_counts_)
         if self.instance_noise_ is not None:
             tensors |= {f"{_NOISE}{name}": part for name, part in self.instance_noise_._asdict().items()}
-        io.write_model(folder, config, tensors)
+        models.write_model(folder, config, tensors)
 
     @classmethod
     def _from_saved(

@@ -13,25 +13,25 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from extremegp.building import ModelSettings
-from extremegp.conditional import InstanceNoise
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
 from extremegp.data._temporary import take_rows
 from extremegp.data.validation import is_mapped
+from extremegp.engine.latents import Marginals
+from extremegp.engine.likelihoods import BernoulliLabels
+from extremegp.engine.mean import points_kept
+from extremegp.engine.model import VariationalModel
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.memory import described, memory_left, memory_limit, plan_within
-from extremegp.estimators.resolve import choice, model_settings, number, regression_points, training_settings
-from extremegp.initialisation import initialise
-from extremegp.instance_noise import estimate_instance_noise
-from extremegp.latents import Marginals
-from extremegp.likelihoods import BernoulliLabels
 from extremegp.metrics import TopK, precision_at_k
-from extremegp.model import VariationalModel
-from extremegp.prediction import Predictor
-from extremegp.regression import points_kept
+from extremegp.prediction.instance_noise import estimate_instance_noise
+from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.prediction.predictor import Predictor
+from extremegp.settings.limits import described, memory_left, memory_limit, plan_within
+from extremegp.settings.memory import training_memory
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.resolve import choice, model_settings, number, regression_points, training_settings
 from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train, world
-from extremegp.training.plan import training_memory
 from extremegp.training.shards import check_shareable
+from extremegp.training.start import initialise
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _NOISE_ROWS = 20_000

@@ -15,21 +15,21 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.conditional import GivenVariance
 from extremegp.data import encode_targets, make_features
 from extremegp.data.validation import column_counts
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fingerprint, named_columns
-from extremegp.estimators.memory import memory_left, memory_limit
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
-from extremegp.estimators.resolve import choice, number
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.metrics import TopK
-from extremegp.prediction import stack
+from extremegp.prediction.known_labels import GivenVariance
+from extremegp.prediction.predictor import stack
+from extremegp.settings.limits import memory_left, memory_limit
+from extremegp.settings.memory import check_memory
+from extremegp.settings.resolve import choice, number
 from extremegp.training import NoReporter, ProgressReporter
 from extremegp.training.distributed import world
-from extremegp.training.plan import check_memory
 
 _MOST_WEIGHTS, _MANY_LABELS = 200_000_000, 50_000
 _MOST_NODES = _MOST_INDUCING = 10_000

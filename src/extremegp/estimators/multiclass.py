@@ -11,7 +11,6 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.building import CLASS_LIKELIHOODS, ModelSettings
 from extremegp.data import (
     ClassSpace,
     Features,
@@ -21,20 +20,21 @@ from extremegp.data import (
     one_hot,
     suited_features,
 )
+from extremegp.engine.model import VariationalModel
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.base import GPEstimator, check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fit_model, split
-from extremegp.estimators.memory import memory_limit
-from extremegp.estimators.resolve import (
+from extremegp.metrics import TopK
+from extremegp.prediction.predictor import Predictor, stack
+from extremegp.settings.limits import memory_limit
+from extremegp.settings.model import CLASS_LIKELIHOODS, ModelSettings
+from extremegp.settings.resolve import (
     class_params,
     model_settings,
     number,
     regression_points,
     training_settings,
 )
-from extremegp.metrics import TopK
-from extremegp.model import VariationalModel
-from extremegp.prediction import Predictor, stack
 
 
 class Uncertainty(NamedTuple):

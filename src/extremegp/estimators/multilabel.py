@@ -13,15 +13,21 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.building import ModelSettings
-from extremegp.conditional import GivenVariance
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
 from extremegp.data.validation import column_counts
+from extremegp.engine.model import VariationalModel
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator, check_columns, column_names
 from extremegp.estimators.fitting import check_lengths, fit_model, instance_noise, named_columns, split
-from extremegp.estimators.memory import memory_limit
-from extremegp.estimators.resolve import (
+from extremegp.label_tree import LabelTreePredictor
+from extremegp.metrics import TopK
+from extremegp.metrics.ranking import judge
+from extremegp.prediction.known_labels import GivenVariance
+from extremegp.prediction.label_index import LabelIndex
+from extremegp.prediction.predictor import Predictor, RankedBy, check_given, stack
+from extremegp.settings.limits import memory_limit
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.resolve import (
     choice,
     label_propensities,
     model_settings,
@@ -29,12 +35,6 @@ from extremegp.estimators.resolve import (
     regression_points,
     training_settings,
 )
-from extremegp.label_index import LabelIndex
-from extremegp.label_tree import LabelTreePredictor
-from extremegp.metrics import TopK
-from extremegp.metrics.ranking import judge
-from extremegp.model import VariationalModel
-from extremegp.prediction import Predictor, RankedBy, check_given, stack
 
 _FIXED = {"likelihood": "bernoulli", "mixing": "factor", "latents": "gp", "local": "optimal", "n_mean_points": "auto"}
 

@@ -14,27 +14,27 @@ from scipy.sparse import issparse
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp import chain
 from extremegp.data import ClassSpace, FloatMatrix, Template, encode_classes, encode_label_sequences, one_hot
 from extremegp.data.sequence_features import SequenceFeatures
+from extremegp.engine import chain
+from extremegp.engine.sequence_model import SequenceModel
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator, checked_settings
 from extremegp.estimators.fitting import DTYPES, checked_device, fingerprint
 from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
-from extremegp.estimators.resolve import choice, number
-from extremegp.estimators.resolve_sequences import (
+from extremegp.prediction.sequence_prediction import Block, SequencePredictor
+from extremegp.settings.memory import check_memory, sequence_memory
+from extremegp.settings.resolve import choice, number
+from extremegp.settings.resolve_sequences import (
     SequenceSizes,
     check_sequence_settings,
     sequence_features,
     sequence_settings,
     sequence_training,
 )
-from extremegp.initialisation import start_sequences
-from extremegp.sequence_building import SequenceSettings
-from extremegp.sequence_model import SequenceModel
-from extremegp.sequence_prediction import Block, SequencePredictor
+from extremegp.settings.sequence_building import SequenceSettings
 from extremegp.training import NoReporter, ProgressReporter, train
-from extremegp.training.plan import check_memory, sequence_memory
+from extremegp.training.start import start_sequences
 
 Decoding = Literal["max-marginal", "viterbi"]
 DECODINGS: tuple[str, ...] = get_args(Decoding)

@@ -17,12 +17,12 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extremegp.building import ModelSettings
+from extremegp.engine.model import VariationalModel
 from extremegp.label_tree._compiled import n_lanes
 from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, gather_evidence
 from extremegp.label_tree.neighbours import nearest_rows
 from extremegp.label_tree.search import search_level
-from extremegp.model import VariationalModel
+from extremegp.settings.model import ModelSettings
 
 _BLOCK_ROWS = 1024
 _BEST_OF_TREE = 100

@@ -13,7 +13,7 @@ from extremegp.errors import SettingsError
 from extremegp.label_tree.evidence import N_CANDIDATES
 from extremegp.label_tree.model import Evidence, LabelTreeModel, row_blocks
 from extremegp.metrics import TopK
-from extremegp.prediction import Matrix, Predictor, Ranked, RankedBy
+from extremegp.prediction.predictor import Matrix, Predictor, Ranked, RankedBy
 
 
 class LabelTreePredictor:

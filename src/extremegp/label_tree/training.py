@@ -16,17 +16,17 @@ import torch
 from numpy.typing import NDArray
 
 from extremegp.errors import ModelFormatError
-from extremegp.files import copy_state, read_tensors, write_tensors
-from extremegp.initialisation import initialise
 from extremegp.label_tree._compiled import n_lanes
 from extremegp.label_tree.clustering import balanced_leaves, embed_labels
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes, combiner_settings, row_blocks
 from extremegp.label_tree.nodes import fit_nodes
+from extremegp.settings.training import TrainingSettings
+from extremegp.storage.tensors import copy_state, read_tensors, write_tensors
 from extremegp.training.distributed import World
 from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.loop import train
 from extremegp.training.progress import NoReporter, Reporter
-from extremegp.training.settings import TrainingSettings
+from extremegp.training.start import initialise
 
 _FORMAT = "extremegp label tree checkpoint 1"
 # Rows that all nodes of a block read: what a person waits for at most after Ctrl-C, some seconds.

@@ -1,10 +1,10 @@
 """The training loop, its schedule, checkpoints, memory plan and progress display."""
 
+from extremegp.settings.training import TrainingSettings
 from extremegp.training.distributed import ProcessLostError, World, world
 from extremegp.training.interrupts import TrainingInterrupted
 from extremegp.training.loop import train
 from extremegp.training.progress import NoReporter, ProgressReporter, Reporter
-from extremegp.training.settings import TrainingSettings
 
 __all__ = [
     "NoReporter",

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from extremegp.errors import ModelFormatError
-from extremegp.files import all_finite, check_state, copy_state, read_tensors, write_tensors
+from extremegp.storage.tensors import all_finite, check_state, copy_state, read_tensors, write_tensors
 from extremegp.training.distributed import World
 from extremegp.training.hard_labels import HardLabels
 from extremegp.training.row_adam import RowAdam

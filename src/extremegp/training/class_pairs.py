@@ -5,18 +5,15 @@ The optimiser still moves the parameters of all latent functions, those of the o
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from extremegp.sparse import SparseRows
+from extremegp.engine.sparse import SparseRows
 from extremegp.training.label_sampling import LabelBatch
-
-ClassSampling = Literal["frequency", "uniform", "pair"]
-CLASS_SAMPLINGS: tuple[str, ...] = get_args(ClassSampling)
 
 _DRAW = 3  # third word of the seeds, see label_sampling
 

@@ -17,8 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from extremegp.engine.mixing import FactorMixing
 from extremegp.errors import ModelFormatError
-from extremegp.mixing import FactorMixing
 from extremegp.training.distributed import World
 
 _SAMPLE = 4  # third word of the seeds, see label_sampling

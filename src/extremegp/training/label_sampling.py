@@ -8,7 +8,6 @@ batch, sums over labels are then estimated without bias.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal, get_args
 
 import numpy as np
 import scipy.sparse
@@ -17,12 +16,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extremegp.sparse import SparseRows
-
-LabelSampling = Literal["frequency", "uniform"]
-LABEL_SAMPLINGS: tuple[str, ...] = get_args(LabelSampling)
-# What training takes: "hard" draws as "frequency" does, and adds the labels that `HardLabels` finds.
-ALL_SAMPLINGS = (*LABEL_SAMPLINGS, "hard")
+from extremegp.engine.sparse import SparseRows
+from extremegp.settings.training import LabelSampling
 
 # Third words of the seeds, so that the streams differ from each other and from that of the order of the rows.
 _ORDER, _DRAW = 1, 2

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.errors import SettingsError
-from extremegp.files import copy_state
+from extremegp.settings.training import TrainingSettings
+from extremegp.storage.tensors import copy_state
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from extremegp.training.distributed import ProcessLostError, World
 from extremegp.training.distributed import world as launched
@@ -22,7 +23,6 @@ from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.prefetch import ahead
 from extremegp.training.progress import Reporter
 from extremegp.training.schedule import batches_per_epoch, epoch_batches, one_cycle
-from extremegp.training.settings import TrainingSettings
 from extremegp.training.shards import LabelShards, check_shareable
 from extremegp.training.steps import (
     Batch,

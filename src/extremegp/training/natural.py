@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from torch.optim import Optimizer
 
-from extremegp.posteriors import Posterior
+from extremegp.engine.posteriors import Posterior
 
 
 class NaturalGradient(Optimizer):

@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from extremegp.engine.latents.base import Marginals
+from extremegp.engine.likelihoods import BatchContext, BernoulliLabels
+from extremegp.engine.mean import RegressionMean
+from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.model import ELBO, VariationalModel
+from extremegp.engine.sparse import Inputs, SparseRows
 from extremegp.errors import SettingsError
-from extremegp.latents.base import Marginals
-from extremegp.likelihoods import BatchContext, BernoulliLabels
-from extremegp.mixing import FactorMixing
-from extremegp.model import ELBO, VariationalModel
-from extremegp.regression import RegressionMean
-from extremegp.sparse import Inputs, SparseRows
 from extremegp.training.distributed import World
 
 

@@ -14,23 +14,23 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.data.validation import column_counts
+from extremegp.engine.inducing import InducingInputs
+from extremegp.engine.latents import DeepRandomFeatures, LinearFunctions
+from extremegp.engine.latents.random_features import RandomFeatures
+from extremegp.engine.likelihoods import BatchContext
+from extremegp.engine.linalg import NotPositiveDefiniteError
+from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.model import ELBO, VariationalModel
+from extremegp.engine.posteriors import Posterior
+from extremegp.engine.sequence_model import SequenceModel
+from extremegp.engine.sparse import Inputs, SparseRows, row_block
 from extremegp.errors import ExtremeGPError
-from extremegp.inducing import InducingInputs
-from extremegp.latents import DeepRandomFeatures, LinearFunctions
-from extremegp.latents.random_features import RandomFeatures
-from extremegp.likelihoods import BatchContext
-from extremegp.linalg import NotPositiveDefiniteError
-from extremegp.mixing import FactorMixing
-from extremegp.model import ELBO, VariationalModel
-from extremegp.posteriors import Posterior
-from extremegp.sequence_model import SequenceModel
-from extremegp.sparse import Inputs, SparseRows, row_block
+from extremegp.settings.training import LabelSampling, TrainingSettings
 from extremegp.training.class_pairs import ClassPairSampler
 from extremegp.training.hard_labels import HardLabels
-from extremegp.training.label_sampling import LabelBatch, LabelSampler, LabelSampling
+from extremegp.training.label_sampling import LabelBatch, LabelSampler
 from extremegp.training.natural import NaturalGradient
 from extremegp.training.row_adam import RowAdam
-from extremegp.training.settings import TrainingSettings
 from extremegp.training.shards import LabelShards, SharedLatents, shared_elbo, shared_latents
 
 Model = VariationalModel | SequenceModel

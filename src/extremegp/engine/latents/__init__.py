@@ -1,0 +1,17 @@
+"""Latent functions: for a batch of inputs, the posterior marginals of P functions, and a KL term."""
+
+from extremegp.engine.latents.base import ConditionedLatents, JoinedLatents, Latents, Marginals, SumLatents
+from extremegp.engine.latents.linear import LinearFunctions
+from extremegp.engine.latents.random_features import DeepRandomFeatures
+from extremegp.engine.latents.sparse_gp import SparseGP
+
+__all__ = [
+    "ConditionedLatents",
+    "DeepRandomFeatures",
+    "JoinedLatents",
+    "Latents",
+    "LinearFunctions",
+    "Marginals",
+    "SparseGP",
+    "SumLatents",
+]

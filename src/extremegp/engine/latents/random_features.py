@@ -1,0 +1,235 @@
+"""Deep Gaussian processes by random features: Bayesian networks whose layers are expanded kernels (D 2.2.1, 4.3)."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar, Literal, get_args
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from extremegp.engine.draws import sequence_noise
+from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals, functions_of
+from extremegp.engine.sparse import Inputs, matmul, row_sparse_matmul, weighted_square_norms
+
+FeatureKernel = Literal["se", "arccos1"]
+Frequencies = Literal["prior-fixed", "var-fixed", "var-resampled"]
+FEATURE_KERNELS: tuple[str, ...] = get_args(FeatureKernel)
+FREQUENCIES: tuple[str, ...] = get_args(Frequencies)
+
+
+class RandomFeatures(nn.Module):
+    """phi(x) with E[phi(x)'phi(z)] = s2 k(x, z): a cosine and a sine for SE, a rectified line for arc-cosine (D 4.14).
+
+    The columns of Omega, D x R, are N(0, diag(w)), w the inverse squared lengthscales. k is exp(-|x - z|_w^2 / 2), or
+    the arc-cosine kernel of order 1, whose variance is |x|_w^2.
+
+    Args:
+        n_inputs: D.
+        n_random: R; SE has 2 R features.
+        kernel: k.
+        frequencies: "prior-fixed" draws Omega from its prior once (moving with w), "var-fixed" learns a factorised
+            Gaussian q(Omega) with noise that is drawn once, "var-resampled" draws that noise anew at every step.
+        ard: one w for every input, or one for all.
+    """
+
+    noise: Float[Tensor, "D R"]
+
+    def __init__(
+        self, n_inputs: int, n_random: int, *, kernel: FeatureKernel, frequencies: Frequencies, ard: bool
+    ) -> None:
+        super().__init__()
+        self.kernel, self.frequencies, self.n_random = kernel, frequencies, n_random
+        self.n_features = 2 * n_random if kernel == "se" else n_random
+        self.log_weights = nn.Parameter(torch.zeros(n_inputs if ard else 1))
+        self.log_amplitude = nn.Parameter(torch.zeros(()))
+        self.fixed = frequencies != "var-resampled"
+        if self.fixed:
+            self.register_buffer("noise", torch.zeros(n_inputs, n_random))
+        self.q_mean: nn.Parameter | None = None
+        if frequencies != "prior-fixed":
+            # In units of the prior's deviations: q starts as the prior, whatever the weights are.
+            self.q_mean = nn.Parameter(torch.zeros(n_inputs, n_random))
+            self.log_ratio = nn.Parameter(torch.zeros(n_inputs, n_random))
+
+    def omega(self, generator: torch.Generator) -> Float[Tensor, "D R"]:
+        """A draw of the spectral frequencies."""
+        deviations = (0.5 * self.log_weights).exp().unsqueeze(-1)
+        if self.q_mean is None:
+            return self.noise * deviations
+        noise = self.noise if self.fixed else torch.empty_like(self.q_mean).normal_(generator=generator)
+        return torch.addcmul(self.q_mean, (0.5 * self.log_ratio).exp(), noise) * deviations
+
+    def features(self, projected: Float[Tensor, "B R"]) -> Float[Tensor, "B F"]:
+        """phi of x'Omega."""
+        scale = self.log_amplitude.exp() / math.sqrt(self.n_random)
+        if self.kernel == "se":
+            return scale * torch.cat([projected.cos(), projected.sin()], dim=-1)
+        return math.sqrt(2) * scale * projected.relu()
+
+    def kl(self) -> Float[Tensor, ""]:
+        """KL[q(Omega) || p(Omega)]; none where Omega is drawn from its prior."""
+        if self.q_mean is None:
+            return self.log_weights.new_zeros(())
+        return 0.5 * (self.log_ratio.exp() - 1 - self.log_ratio + self.q_mean.square()).sum()
+
+
+class _Weights(nn.Module):
+    """q(W), factorised, F x P; p(W) = N(0, I)."""
+
+    def __init__(self, n_features: int, n_functions: int, variance: float) -> None:
+        super().__init__()
+        self.q_mean = nn.Parameter(torch.zeros(n_features, n_functions))
+        self.log_variance = nn.Parameter(torch.full((n_features, n_functions), math.log(variance)))
+
+    def deviations(self) -> Float[Tensor, "F P"]:
+        return (0.5 * self.log_variance).exp()
+
+    def draw(self, generator: torch.Generator) -> Float[Tensor, "F P"]:
+        noise = torch.empty_like(self.q_mean).normal_(generator=generator)
+        return torch.addcmul(self.q_mean, self.deviations(), noise)
+
+    def kl(self) -> Float[Tensor, ""]:
+        return 0.5 * (self.log_variance.exp() - 1 - self.log_variance + self.q_mean.square()).sum()
+
+
+class _OutputWeights(_Weights):
+    """Those of the functions themselves; hidden functions serve them all."""
+
+    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 1, "log_variance": 1}
+
+
+class DeepRandomFeatures(Latents):
+    """P functions of a deep GP with L layers, each phi(F) W for random features phi of the layer before (D 4.3).
+
+    The posterior is factorised over the weights W, and over the frequencies Omega where they are learnt. Given the
+    hidden layers the functions are Gaussian: only hidden layers are ever drawn, unless `draws` asks for more.
+
+    Args:
+        n_features: D.
+        n_functions: P.
+        n_layers: L, 1 for a GP.
+        n_hidden: functions of every hidden layer.
+        n_random: frequencies of every layer.
+        kernel: of every layer.
+        frequencies: how Omega is learnt, see `RandomFeatures`.
+        ard: a lengthscale for every input of a layer.
+        n_reduced: dimensions that a learnt matrix takes the inputs to first (D 4.5.1); None leaves them as they are.
+        feed_forward: give the inputs to every layer, not to the first alone.
+    """
+
+    def __init__(
+        self,
+        n_features: int,
+        n_functions: int,
+        *,
+        n_layers: int = 1,
+        n_hidden: int = 1,
+        n_random: int = 1000,
+        kernel: FeatureKernel = "arccos1",
+        frequencies: Frequencies = "var-fixed",
+        ard: bool = True,
+        n_reduced: int | None = None,
+        feed_forward: bool = True,
+    ) -> None:
+        super().__init__()
+        self.n_functions, self.n_hidden, self.feed_forward = n_functions, n_hidden, feed_forward
+        self.reducer = None if n_reduced is None else nn.Parameter(torch.zeros(n_features, n_reduced))
+        n_inputs = n_reduced or n_features
+        widths = [n_inputs, *[n_hidden + n_inputs * feed_forward] * (n_layers - 1)]
+        self.layers = nn.ModuleList(
+            RandomFeatures(width, n_random, kernel=kernel, frequencies=frequencies, ard=ard) for width in widths
+        )
+        self.hidden = nn.ModuleList(_Weights(layer.n_features, n_hidden, 0.01) for layer in self._expansions()[:-1])
+        self.output = _OutputWeights(self._expansions()[-1].n_features, n_functions, 0.9)
+
+    def _expansions(self) -> list[RandomFeatures]:
+        return [layer for layer in self.layers if isinstance(layer, RandomFeatures)]
+
+    def _hidden_weights(self) -> list[_Weights]:
+        return [weights for weights in self.hidden if isinstance(weights, _Weights)]
+
+    @torch.no_grad()
+    def start(self, x: Inputs, generator: torch.Generator, *, amplitude: float = 0.5) -> None:
+        """Draw what is drawn once, and bring the lengthscales to the size of inputs like x.
+
+        Args:
+            x: some of the inputs.
+            generator: decides the draws.
+            amplitude: s of the last layer.
+        """
+        if self.reducer is not None:
+            self.reducer.normal_(generator=generator).mul_(self.reducer.shape[1] ** -0.5)
+        size = float(weighted_square_norms(x, torch.ones(1, dtype=x.dtype, device=x.device)).mean()) or 1.0
+        for layer, hidden in zip(self._expansions(), [None, *self._hidden_weights()], strict=True):
+            # Hidden functions come before the inputs, and start at the size of one.
+            n_hidden = 0 if hidden is None else self.n_hidden
+            inputs_size = size if hidden is None or self.feed_forward else 0.0
+            layer.log_weights.fill_(-math.log(n_hidden + inputs_size))
+            if n_hidden and inputs_size and len(layer.log_weights) > 1:
+                layer.log_weights[:n_hidden] = -math.log(n_hidden)
+                layer.log_weights[n_hidden:] = -math.log(inputs_size)
+            if layer.fixed:
+                layer.noise.normal_(generator=generator)
+            if hidden is not None:
+                hidden.q_mean.normal_(generator=generator)
+        self._expansions()[-1].log_amplitude.fill_(math.log(amplitude))
+
+    def condition(self, seed: int = 0) -> ConditionedLatents:
+        return _ConditionedFeatures(self, seed)
+
+    def features(self, x: Inputs, generator: torch.Generator) -> Float[Tensor, "B F"]:
+        """phi of the last layer, at a draw of the hidden layers."""
+        if self.reducer is not None:
+            x = row_sparse_matmul(x, self.reducer)
+        layers = self._expansions()
+        phi = layers[0].features(matmul(x, layers[0].omega(generator)))
+        for weights, layer in zip(self._hidden_weights(), layers[1:], strict=True):
+            f, omega = phi @ weights.draw(generator), layer.omega(generator)
+            projected = f @ omega[: self.n_hidden]
+            if self.feed_forward:
+                projected = projected + matmul(x, omega[self.n_hidden :])
+            phi = layer.features(projected)
+        return phi
+
+    def kl(self) -> Float[Tensor, ""]:
+        """Summed over weights and frequencies."""
+        total = self.output.kl()
+        for layer in self._expansions():
+            total = total + layer.kl()
+        for weights in self._hidden_weights():
+            total = total + weights.kl()
+        return total
+
+
+class _ConditionedFeatures(ConditionedLatents):
+    alike = True
+
+    def __init__(self, latents: DeepRandomFeatures, seed: int) -> None:
+        self.latents, self.seed = latents, seed
+        self.width = latents.output.q_mean.shape[0]
+
+    def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
+        """At the draw of the hidden layers that the seed decides, the same for all inputs."""
+        generator = torch.Generator(x.device).manual_seed(self.seed)
+        phi = self.latents.features(x, generator)
+        output = functions_of(self.latents.output, functions)
+        return Marginals(phi @ output.q_mean, phi.square() @ output.log_variance.exp())
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        latents, output = self.latents, self.latents.output
+        flat = len(latents.hidden) == 0 and all(layer.fixed for layer in latents._expansions())
+        per_pass = n_draws if flat else 1
+        drawn = []
+        for _ in range(n_draws // per_pass):
+            phi = latents.features(x, generator)
+            shape = (per_pass, latents.n_functions)
+            drawn.append(phi @ output.q_mean + sequence_noise(phi, output.deviations(), lengths, shape, generator))
+        return torch.cat(drawn)
+
+    def kl(self) -> Float[Tensor, ""]:
+        return self.latents.kl()

@@ -1,0 +1,1 @@
+"""The predictive distribution of a trained model, known labels, and approximate search for the best ones."""

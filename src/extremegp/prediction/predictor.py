@@ -1,0 +1,278 @@
+"""The predictive distribution of a trained model, a block of rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+from torch import Tensor
+
+from extremegp.data import FloatCSR, LabelSpace, check_inputs
+from extremegp.data.validation import entry_position
+from extremegp.engine.latents import Marginals
+from extremegp.engine.likelihoods import BernoulliLabels, ClassLikelihood, IndependentClasses, entropy_parts
+from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import SparseRows, row_block
+from extremegp.errors import DataError
+from extremegp.metrics import TopK
+from extremegp.metrics.topk import PAD
+from extremegp.prediction.known_labels import GivenVariance, InstanceNoise, mean_utilities_given, utilities_given
+
+_BLOCK_ELEMENTS = 1 << 22
+_MIN_LABELS = 1 << 14
+"""Labels in a block of B x labels at the least, where there are more: narrower products are slow."""
+
+Matrix = scipy.sparse.csr_matrix | NDArray[Any]
+RankedBy = Literal["probability", "utility"]
+Ranked = tuple[slice, TopK, NDArray[np.float32]]
+"""Rows, their best labels with the scores that these are ranked by, and their probabilities, B x k."""
+
+
+class Predictor:
+    """A model conditioned once, for any number of inputs; memory is bounded by the block, not by the rows.
+
+    Where labels of the rows are known already, `given` holds them: N x K, 1 for a label that is present, -1 for one
+    that is absent. The predictions of the others then take them into account (`extremegp.prediction.known_labels`).
+
+    Args:
+        model: the trained model; later changes of its parameters have no effect on the conditioning.
+        noise: scatter of the instances, used with `given` only; by default there is none, as in the papers.
+        given_variance: what known labels do to the variance of a utility: "laplace" reduces it, "map" leaves it.
+    """
+
+    @torch.no_grad()
+    def __init__(
+        self, model: VariationalModel, noise: InstanceNoise | None = None, *, given_variance: GivenVariance = "laplace"
+    ) -> None:
+        self._model = model
+        self._conditioned = model.latents.condition()
+        bias = model.mixing.bias
+        self._like, self._dtype, self._device = bias, bias.dtype, bias.device
+        self._noise = InstanceNoise.none(bias, model.latents.n_functions) if noise is None else noise
+        self._given_variance: GivenVariance = given_variance
+
+    def latents(self, x: Matrix, mean_logits: NDArray[np.float32] | None = None) -> Iterator[tuple[slice, Marginals]]:
+        """Marginals of the P latent functions, with the rows they belong to.
+
+        Args:
+            x: inputs, N x D.
+            mean_logits: what the model's mean function scales at these inputs, N x K; by default it works that out.
+        """
+        yield from self.label_latents(x, self._model.mixing.n_labels, mean_logits)
+
+    def label_latents(
+        self, x: Matrix, width: int, mean_logits: NDArray[np.float32] | None = None
+    ) -> Iterator[tuple[slice, Marginals]]:
+        """What `latents` gives, in blocks for a caller who makes `width` numbers of every row rather than K."""
+        widest = max(width, self._model.latents.n_functions, self._conditioned.width, 512)
+        step = max(1, _BLOCK_ELEMENTS // widest)
+        for start in range(0, x.shape[0], step):
+            rows = slice(start, min(start + step, x.shape[0]))
+            block = row_block(x, rows, dtype=self._dtype, device=self._device)
+            logits = None if mean_logits is None else torch.from_numpy(mean_logits[rows]).to(self._like)
+            with torch.no_grad():
+                marginals = self._model.marginals(self._conditioned, block, logits)
+            yield rows, marginals
+
+    def mean_logits(self, x: Matrix) -> NDArray[np.float32] | None:
+        """What the model's mean function scales, N x K and dense; None without one."""
+        function = self._model.mean_function
+        if function is None:
+            return None
+        with torch.no_grad():
+            logits: NDArray[np.float32] = function.logits(row_block(x, slice(None), dtype=self._dtype)).cpu().numpy()
+        return logits
+
+    def mean_utilities(
+        self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """E f_ik, that labels are ranked by, or given labels the utility at the mode, with the rows they belong to."""
+        mixing = self._model.mixing
+        for rows, latents in self.latents(x):
+            with torch.no_grad():
+                if given is None:
+                    utilities = mixing.mean_utilities(latents)
+                else:
+                    utilities = mean_utilities_given(latents, mixing, given[rows], self._noise)
+            yield rows, utilities.cpu().numpy()
+
+    def probabilities(
+        self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
+    ) -> Iterator[tuple[slice, NDArray[Any]]]:
+        """p(y_ik = 1), the posterior of the utility integrated out, with the rows they belong to.
+
+        Of given labels it is 1 for those that are present, 0 for those that are absent.
+        """
+        for rows, _, probabilities in self.mean_utilities_and_probabilities(x, given):
+            yield rows, probabilities
+
+    def mean_utilities_and_probabilities(
+        self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
+    ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+        """What labels are ranked by and how likely they are, from one pass, with the rows they belong to."""
+        mixing, likelihood = self._model.mixing, self._model.likelihood
+        for rows, latents in self.latents(x):
+            with torch.no_grad():
+                if given is None:
+                    means, probabilities = likelihood.predict(latents, mixing)
+                else:
+                    assert isinstance(likelihood, BernoulliLabels)
+                    utilities = utilities_given(
+                        latents, mixing, given[rows], self._noise, variance=self._given_variance
+                    )
+                    means, probabilities = utilities.mean, likelihood.probabilities(utilities)
+                    known = SparseRows.from_scipy(given[rows], dtype=means.dtype, device=means.device)
+                    probabilities[known.rows, known.columns] = (known.values > 0).to(means.dtype)
+            yield rows, means.cpu().numpy(), probabilities.cpu().numpy()
+
+    def top(
+        self, x: Matrix, k: int, by: RankedBy = "probability", given: scipy.sparse.csr_matrix | None = None
+    ) -> Iterator[Ranked]:
+        """The k best labels of every row, exactly, and their probabilities, a block of rows at a time.
+
+        In a factor model of Bernoulli labels the labels go by in blocks too, so that memory does not grow with B x K.
+        Where a mean function, known labels or one class per row tie all K together, blocks of rows have all K columns.
+
+        Args:
+            x: inputs, N x D.
+            k: how many labels; ties go to the lower one.
+            by: rank by p(y = 1) or by the mean utility.
+            given: labels known already, as in `mean_utilities`; they are never among the best.
+
+        Returns:
+            An iterator of rows, their k best labels with the scores they are ranked by, and the probabilities of these,
+            B x k; beyond the labels that there are, pads of probability 0.
+        """
+        if given is None and self.separable:
+            for rows, latents in self.label_latents(x, _MIN_LABELS):
+                yield rows, *self._top_of_label_blocks(latents, k, by)
+            return
+        for rows, means, probabilities in self.mean_utilities_and_probabilities(x, given):
+            scores = means if by == "utility" else probabilities
+            best = TopK.from_scores(scores if given is None else exclude(scores, given[rows]), k)
+            of_best = np.take_along_axis(probabilities, best.labels, axis=1)
+            yield rows, best, np.where(best.labels == PAD, 0, of_best).astype(np.float32)
+
+    @property
+    def model(self) -> VariationalModel:
+        """The model that it was made of."""
+        return self._model
+
+    @property
+    def separable(self) -> bool:
+        """Whether utilities and probabilities of some labels can be had without those of the others."""
+        model = self._model
+        return (
+            isinstance(model.mixing, FactorMixing)
+            and type(model.likelihood) is BernoulliLabels
+            and model.mean_function is None
+        )
+
+    @torch.no_grad()
+    def at(self, latents: Marginals, labels: Int[Tensor, "B C"]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Mean utilities and probabilities of C labels of each row, which may differ from row to row, B x C each.
+
+        Args:
+            latents: marginals of the latent functions at B inputs, of a model that is `separable`.
+            labels: their numbers.
+        """
+        mixing, likelihood = self._model.mixing, self._model.likelihood
+        assert isinstance(mixing, FactorMixing)
+        assert isinstance(likelihood, BernoulliLabels)
+        step = max(1, _BLOCK_ELEMENTS // max(1, labels.shape[1] * mixing.loadings.shape[1]))
+        blocks = (slice(start, start + step) for start in range(0, len(labels), step))
+        parts = [
+            mixing.utilities_at(Marginals(latents.mean[rows], latents.variance[rows]), labels[rows]) for rows in blocks
+        ]
+        utilities = Marginals.concatenate(parts)
+        return utilities.mean.cpu().numpy(), likelihood.probabilities(utilities).cpu().numpy()
+
+    @torch.no_grad()
+    def _top_of_label_blocks(self, latents: Marginals, k: int, by: RankedBy) -> tuple[TopK, NDArray[np.float32]]:
+        mixing, likelihood = self._model.mixing, self._model.likelihood
+        assert isinstance(likelihood, BernoulliLabels)
+        labels = np.full((len(latents.mean), k), PAD, dtype=np.int64)
+        scores = np.full(labels.shape, -np.inf, dtype=np.float32)
+        step = max(1, _BLOCK_ELEMENTS // max(len(latents.mean), mixing.loadings.shape[1]))
+        for start in range(0, mixing.n_labels, step):
+            columns = slice(start, start + step)
+            if by == "utility":
+                block = mixing.mean_utilities(latents, columns).cpu().numpy()
+            else:
+                block = likelihood.probabilities(mixing.utilities(latents, columns)).cpu().numpy()
+            # Equal scores do not enter: these labels are higher than all before. NaN does, and is refused there.
+            enter = np.flatnonzero(~(block.max(axis=1) <= scores[:, -1]))
+            if enter.size:
+                of_block = TopK.from_scores(block[enter], k)
+                found = np.hstack([labels[enter], np.where(of_block.labels == PAD, PAD, of_block.labels + start)])
+                merged = TopK.from_scores(np.hstack([scores[enter], of_block.scores]), k)
+                labels[enter] = np.where(merged.labels == PAD, PAD, np.take_along_axis(found, merged.labels, axis=1))
+                scores[enter] = merged.scores
+        best = TopK(labels, scores)
+        if by == "probability":
+            return best, np.where(labels == PAD, np.float32(0), scores)
+        of_best = self.at(latents, torch.from_numpy(np.maximum(labels, 0)).to(self._device))[1]
+        return best, np.where(labels == PAD, 0, of_best).astype(np.float32)
+
+    def class_uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        """Of one class per row: probabilities (B x K), their entropy and its aleatoric part (nats), with their rows."""
+        mixing, likelihood = self._model.mixing, self._model.likelihood
+        assert isinstance(likelihood, ClassLikelihood | IndependentClasses)
+        for rows, latents in self.latents(x):
+            with torch.no_grad():
+                _, probabilities = likelihood.predict(latents, mixing)
+                total, aleatoric = entropy_parts(latents, mixing, likelihood.conditional)
+            yield rows, probabilities.cpu().numpy(), total.cpu().numpy(), aleatoric.cpu().numpy()
+
+
+def check_given(given: Any, n_labels: int, space: LabelSpace | None = None) -> FloatCSR:
+    """Known labels as the N x K matrix of 1, -1 and nothing that a `Predictor` takes.
+
+    Args:
+        given: N x K numbers, sparse or an array, 1 for a label that is present, -1 for one that is absent, else 0; or N
+            lists of the names of labels that are present, if the labels have names.
+        n_labels: K.
+        space: the names of the labels, if any.
+
+    Raises:
+        DataError: another number of labels, another value than -1, 0 and 1, or an unknown name.
+    """
+    if isinstance(given, (list, tuple)):
+        if space is None:
+            raise DataError("given holds lists of label names, but the labels have none; pass a matrix of -1, 0 and 1")
+        return space.encode(given)
+    matrix = csr_matrix(check_inputs(given, name="given"), copy=True)
+    if matrix.shape[1] != n_labels:
+        raise DataError(f"given has {matrix.shape[1]} labels, but the model has {n_labels}")
+    matrix.eliminate_zeros()
+    bad = np.flatnonzero(np.abs(matrix.data) != 1)
+    if bad.size:
+        row, column = entry_position(matrix, int(bad[0]))
+        raise DataError(
+            f"given must hold 1 (present), -1 (absent) or 0 (unknown), but has {matrix.data[bad[0]]:g} at row {row}, "
+            f"column {column} (counted from 0)"
+        )
+    return matrix
+
+
+def exclude(scores: NDArray[Any], given: scipy.sparse.csr_matrix) -> NDArray[Any]:
+    """Scores to rank a block by, B x K, with those of given labels at -inf: they are never predictions."""
+    scores = scores.copy()
+    known = given.tocoo()
+    scores[known.row, known.col] = -np.inf
+    return scores
+
+
+def stack(blocks: Iterator[tuple[slice, NDArray[Any]]], n_rows: int, n_columns: int) -> NDArray[np.float32]:
+    """All blocks as one array: only for callers who asked for the dense N x K."""
+    whole = np.empty((n_rows, n_columns), dtype=np.float32)
+    for rows, block in blocks:
+        whole[rows] = block
+    return whole

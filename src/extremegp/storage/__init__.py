@@ -1,0 +1,1 @@
+"""Files that are either whole or absent: streams, tensors with a header, models."""

@@ -1,0 +1,113 @@
+"""Saved models: a folder of config.json and tensors.safetensors, written atomically and never trusted when read."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import shutil
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from torch import Tensor
+
+from extremegp.errors import DataError, ModelFormatError
+from extremegp.storage.tensors import read_tensors, write_tensors
+
+FORMAT_VERSION = 1
+_CONFIG, _TENSORS = "config.json", "tensors.safetensors"
+_MAX_CONFIG_BYTES = 1 << 28
+
+
+def write_model(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> None:
+    """Write a model folder; an existing model there is replaced only once the new one is complete.
+
+    Raises:
+        DataError: the folder cannot be written, or is something other than a saved model.
+    """
+    folder = Path(folder)
+    try:
+        _check_replaceable(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror}", path=folder) from error
+    try:
+        new, old = staging / "new", staging / "old"
+        new.mkdir()
+        write_tensors(new / _TENSORS, tensors, {})
+        checked = {"format_version": FORMAT_VERSION, "sha256": _digest(new / _TENSORS), **config}
+        (new / _CONFIG).write_text(json.dumps(checked, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
+        if folder.exists():
+            folder.rename(old)
+        try:
+            new.rename(folder)
+        except OSError:
+            if old.exists():
+                old.rename(folder)
+            raise
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror}", path=folder) from error
+    finally:
+        shutil.rmtree(staging, ignore_errors=True)
+
+
+def check_writable(folder: str | Path) -> None:
+    """Fail now rather than after training where `write_model` could not write.
+
+    Raises:
+        DataError: as `write_model` would.
+    """
+    folder = Path(folder)
+    try:
+        _check_replaceable(folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)).rmdir()
+    except OSError as error:
+        raise DataError(f"cannot be written: {error.strerror}", path=folder) from error
+
+
+def read_model(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Read what `write_model` wrote, checking that nothing is missing, cut short or altered.
+
+    Raises:
+        ModelFormatError: the folder is not an intact model of a version that this library reads.
+    """
+    folder = Path(folder)
+    path = folder / _CONFIG
+    if not folder.is_dir():
+        raise ModelFormatError(f"{folder}: no such model folder")
+    try:
+        if path.stat().st_size > _MAX_CONFIG_BYTES:
+            raise ModelFormatError(f"{path}: larger than any model's configuration")
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ModelFormatError(f"{path}: cannot be read ({error.strerror}): not a saved model") from error
+    except (ValueError, RecursionError) as error:
+        raise ModelFormatError(f"{path}: not valid JSON ({error})") from error
+    if not isinstance(config, dict) or "format_version" not in config:
+        raise ModelFormatError(f"{path}: not the configuration of a saved model")
+    if config["format_version"] != FORMAT_VERSION:
+        raise ModelFormatError(
+            f"{path}: format version {config['format_version']!r}, and this library reads {FORMAT_VERSION}; "
+            "install the version of extremegp that wrote it"
+        )
+    tensors, _ = read_tensors(folder / _TENSORS)
+    if _digest(folder / _TENSORS) != config.get("sha256"):
+        raise ModelFormatError(f"{folder / _TENSORS}: its contents changed since it was saved; copy the model again")
+    return config, tensors
+
+
+def _check_replaceable(folder: Path) -> None:
+    if not folder.is_symlink():
+        if not folder.exists():
+            return
+        if folder.is_dir() and {entry.name for entry in folder.iterdir()} in (set(), {_CONFIG, _TENSORS}):
+            return
+    raise DataError("exists and is not a saved model; choose another folder", path=folder)
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as stream:
+        return hashlib.file_digest(stream, "sha256").hexdigest()
