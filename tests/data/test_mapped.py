@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix, random
 from scipy.sparse.linalg import aslinearoperator
 
-from extremegp import MultiLabelGPClassifier, initialisation, prediction
+from extremegp import MultiLabelGPClassifier
 from extremegp.data import (
     MappedWriter,
     _temporary,
@@ -36,6 +36,8 @@ from extremegp.data.xc import Dataset
 from extremegp.errors import DataError
 from extremegp.estimators import fitting
 from extremegp.estimators.fitting import split, stored_in_memory
+from extremegp.prediction import predictor as prediction
+from extremegp.training import start as initialisation
 from extremegp.training.start import _float64_operator
 
 N, D, K = 37, 11, 5

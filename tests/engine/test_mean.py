@@ -9,7 +9,7 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from tests.models import random_inputs, random_labels, sparse_rows
 
-from extremegp import regression
+from extremegp.engine import mean as regression
 from extremegp.engine.mean import RegressionMean, fit_regression, learn_lengthscales, points_kept
 
 N, D, K = 30, 6, 4

@@ -171,7 +171,7 @@ def test_top_k_is_the_head_of_the_probabilities(trained: MultiClassGPClassifier)
 
 
 def test_blocks_of_rows_do_not_change_predictions(trained: MultiClassGPClassifier, monkeypatch: pytest.MonkeyPatch):
-    from extremegp import prediction
+    from extremegp.prediction import predictor as prediction
 
     x, _ = rings(seed=2)
     methods = ("predict_proba", "decision_function", "predict", "predict_latent", "predict_uncertainty")
@@ -186,7 +186,7 @@ def test_blocks_of_rows_do_not_change_predictions(trained: MultiClassGPClassifie
 
 
 def test_blocks_have_fewer_rows_where_functions_have_covariances_of_their_own(monkeypatch: pytest.MonkeyPatch):
-    from extremegp import prediction
+    from extremegp.prediction import predictor as prediction
 
     x, codes = rings()
     monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 60 * 200 * K)

@@ -113,7 +113,7 @@ def test_top_k_is_the_head_of_the_dense_ranking(trained: MultiLabelGPClassifier,
 def test_blocks_of_rows_do_not_change_predictions(
     trained: MultiLabelGPClassifier, new_x: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ):
-    from extremegp import prediction
+    from extremegp.prediction import predictor as prediction
 
     methods = ("predict_proba", "decision_function", "predict", "predict_latent")
     whole = {name: getattr(trained, name)(new_x) for name in methods}
@@ -558,7 +558,7 @@ def test_known_labels_are_never_among_the_best(trained: MultiLabelGPClassifier, 
 def test_blocks_of_rows_do_not_change_predictions_given_labels(
     trained: MultiLabelGPClassifier, new_x: np.ndarray, monkeypatch: pytest.MonkeyPatch
 ):
-    from extremegp import prediction
+    from extremegp.prediction import predictor as prediction
 
     whole = trained.predict_proba(new_x, given=known_labels(9))
     monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 2 * 512)

@@ -12,7 +12,7 @@ from tests.estimators.small_sequences import small_tagger, sticky
 from extremegp import SequenceGPClassifier
 from extremegp.data import Template
 from extremegp.errors import DataError, ExtremeGPError, MemoryPlanError, SettingsError
-from extremegp.training import plan
+from extremegp.settings import memory as plan
 
 X, Y = sticky()
 NUMBERS = [np.random.default_rng(0).normal(size=(len(labels), 3)) for labels in Y]

@@ -14,11 +14,12 @@ import torch
 from tests.estimators.small_sequences import small_tagger, sticky
 
 import extremegp
-from extremegp import SequenceGPClassifier, io
+from extremegp import SequenceGPClassifier
 from extremegp.data import Template
 from extremegp.errors import ExtremeGPError, ModelFormatError
 from extremegp.estimators import sequences
 from extremegp.settings.sequence_building import SEQUENCE_LATENTS
+from extremegp.storage import models as io
 from extremegp.training import NoReporter, TrainingInterrupted
 
 X, Y = sticky()

@@ -6,10 +6,10 @@ import scipy.sparse
 import torch
 from scipy.special import expit
 
-from extremegp import instance_noise
 from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.latents import Marginals
 from extremegp.engine.mixing import FactorMixing
+from extremegp.prediction import instance_noise
 from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise, utilities_given
 

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from scipy.integrate import quad
 from scipy.special import expit
 
-from extremegp import conditional
 from extremegp.engine.latents import Marginals
 from extremegp.engine.mixing import FactorMixing
+from extremegp.prediction import known_labels as conditional
 from extremegp.prediction.known_labels import InstanceNoise, find_mode, mean_utilities_given, utilities_given
 
 B, K, P = 7, 9, 4

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 import torch
 
-from extremegp import label_index
 from extremegp.errors import SettingsError
 from extremegp.metrics import TopK
 from extremegp.metrics.topk import PAD
+from extremegp.prediction import label_index
 from extremegp.prediction.label_index import FEWEST_ROWS, LabelIndex
 from extremegp.prediction.predictor import Predictor, RankedBy
 from extremegp.settings.model import ModelSettings

@@ -9,8 +9,8 @@ import torch
 from tests.models import random_inputs, random_model
 from tests.reference.metrics import top_labels
 
-from extremegp import prediction
 from extremegp.metrics.topk import PAD
+from extremegp.prediction import predictor as prediction
 from extremegp.prediction.predictor import Predictor, RankedBy
 from extremegp.settings.model import ModelSettings
 

@@ -17,7 +17,7 @@ from extremegp.engine import chain
 from extremegp.engine.likelihoods.linear_chain import TRANSITIONS
 from extremegp.engine.sequence_model import SequenceModel
 from extremegp.engine.sparse import row_block
-from extremegp.prediction.predictor import sequence_prediction
+from extremegp.prediction import sequence_prediction
 from extremegp.prediction.sequence_prediction import Block, SequencePredictor
 from extremegp.settings.sequence_building import SEQUENCE_LATENTS, SequenceSettings
 from extremegp.training.start import start_sequences

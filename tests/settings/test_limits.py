@@ -11,7 +11,7 @@ from tests.estimators.small import small_classifier, small_data
 
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
 from extremegp.errors import MemoryPlanError, SettingsError
-from extremegp.estimators import memory
+from extremegp.settings import limits as memory
 from extremegp.settings.limits import described, memory_left, memory_limit, plan_within
 from extremegp.settings.model import ModelSettings
 from extremegp.training import TrainingSettings, World

@@ -17,10 +17,11 @@ from extremegp.data import one_hot
 from extremegp.engine.inducing import SparseInducingInputs
 from extremegp.engine.likelihoods import BernoulliLabels
 from extremegp.errors import ExtremeGPError, MemoryPlanError
+from extremegp.settings import memory as plan
 from extremegp.settings.memory import available_memory, check_memory, sequence_memory, training_memory
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.sequence_building import SequenceSettings
-from extremegp.training import NoReporter, TrainingSettings, plan, train
+from extremegp.training import NoReporter, TrainingSettings, train
 from extremegp.training.start import start_sequences
 
 

@@ -11,10 +11,10 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from tests.models import random_inputs, random_labels
 
-from extremegp import initialisation
 from extremegp.engine.inducing import SparseInducingInputs
 from extremegp.engine.model import VariationalModel
 from extremegp.settings.model import ModelSettings
+from extremegp.training import start as initialisation
 from extremegp.training.start import initialise
 
 N, D, K, P, M, R, S = 30, 6, 5, 3, 4, 2, 3

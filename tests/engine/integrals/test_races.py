@@ -13,9 +13,9 @@ from scipy.stats import norm
 from tests.reference.expectations import softplus_moments
 from torch import Tensor
 
+from extremegp.engine.integrals import races
 from extremegp.engine.integrals.races import entropy_parts, max_probabilities, softmax_probabilities
 from extremegp.engine.latents.base import Marginals
-from extremegp.engine.likelihoods import races
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 
 ROWS = 3

@@ -9,7 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.optimize import minimize
-from tests.likelihoods import small
+from tests.engine.likelihoods import small
 from tests.reference import classes as reference
 
 from extremegp.engine.latents import Marginals

@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.likelihoods import small
+from tests.engine.likelihoods import small
 from tests.reference import classes as reference
 
 from extremegp.engine.latents import Marginals
