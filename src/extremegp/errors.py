@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 
@@ -23,6 +25,17 @@ class DataError(ExtremeGPError):
         super().__init__(where + problem)
         self.path = path
         self.line = line
+
+
+@contextmanager
+def located(path: str | Path, line: int | None = None) -> Iterator[None]:
+    """Add the file, and the line, to errors of data that name none."""
+    try:
+        yield
+    except DataError as error:
+        if error.path is None:
+            raise DataError(str(error), path=path, line=line) from error.__cause__
+        raise
 
 
 class SettingsError(ExtremeGPError):

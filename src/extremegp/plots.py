@@ -1,14 +1,14 @@
 """Pictures of training, of predictions and of what a model has learnt, as Matplotlib figures.
 
-Needs Matplotlib, `pip install 'extremegp[plot]'`, which is imported when the first picture is drawn. Every function
-gives a `matplotlib.figure.Figure` of its own, outside of pyplot: a notebook shows it, `figure.savefig("picture.png")`
-writes it.
+Needs Matplotlib, `pip install 'extremegp[plot]'`, which is imported when the first picture is drawn; without it every
+function raises an ImportError. Each gives a `matplotlib.figure.Figure` of its own, outside of pyplot: a notebook shows
+it, `figure.savefig("picture.png")` writes it.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
@@ -57,7 +57,6 @@ def reliability_diagram(reliability: Reliability | Mapping[str, Reliability], *,
 
     Raises:
         DataError: there is nothing to draw.
-        ImportError: Matplotlib is missing.
     """
     diagrams = _by_name(reliability)
     if not any(diagram.count.any() for diagram in diagrams.values()):
@@ -72,12 +71,7 @@ def reliability_diagram(reliability: Reliability | Mapping[str, Reliability], *,
             counts.stairs(diagram.count, edges, color=colour, fill=len(diagrams) == 1)
         curve.set(xlim=(0, 1), ylim=(0, 1), ylabel="share that came true")
         counts.set(xlabel="predicted probability", ylabel="number", yscale="log", ylim=(0.5, None))
-        if "" in diagrams:
-            error = f"ECE {diagrams[''].calibration_error:.3f}"
-            title = error if title is None else f"{title}, {error}"
-        else:
-            curve.legend()
-        curve.set_title(title or "")
+        _describe(curve, diagrams, title, lambda diagram: f"ECE {diagram.calibration_error:.3f}")
     return figure
 
 
@@ -95,7 +89,6 @@ def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, t
 
     Raises:
         DataError: there is nothing to draw.
-        ImportError: Matplotlib is missing.
     """
     named = _by_name(curves)
     if not named or not all(len(curve.risk) for curve in named.values()):
@@ -109,12 +102,7 @@ def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, t
             axis.plot(curve.coverage[shown], curve.best_risk[shown], color=colour, linewidth=1, linestyle="--")
         highest = max(float(curve.risk[len(curve.risk) // 10 :].max()) for curve in named.values())
         axis.set(xlim=(0, 1), ylim=(0, 1.05 * highest or 1.0), xlabel="share kept", ylabel="error of what is kept")
-        if "" in named:
-            area = f"AURC {named[''].area:.3f}"
-            title = area if title is None else f"{title}, {area}"
-        else:
-            axis.legend()
-        axis.set_title(title or "")
+        _describe(axis, named, title, lambda curve: f"AURC {curve.area:.3f}")
     return figure
 
 
@@ -133,7 +121,6 @@ def learning_curve(
 
     Raises:
         DataError: there are no records, or a record has no epoch or ELBO.
-        ImportError: Matplotlib is missing.
     """
     histories = _by_name(history)
     records = [record for each in histories.values() for record in each]
@@ -178,7 +165,6 @@ def error_curve(
 
     Raises:
         DataError: there are no curves, or sizes and errors are not as many finite numbers, sizes positive.
-        ImportError: Matplotlib is missing.
     """
     points = {name: (np.asarray(xs, dtype=float), np.asarray(errors, float)) for name, (xs, errors) in curves.items()}
     if not points:
@@ -223,7 +209,6 @@ def inducing_images(
     Raises:
         DataError: arrays are not finite numbers of one shape M x D.
         SettingsError: D is no square and `image_shape` is None, its product is not D, or a row is not in 0 .. M - 1.
-        ImportError: Matplotlib is missing.
     """
     models = after if isinstance(after, Mapping) else {"trained": after}
     columns = [(name, np.asarray(inputs)) for name, inputs in (("start", before), *models.items())]
@@ -274,7 +259,6 @@ def confusion_matrix(matrix: Any, class_names: Sequence[str], *, largest: int = 
     Raises:
         DataError: the matrix is not K x K, or holds a negative number.
         SettingsError: `largest` is not a positive integer.
-        ImportError: Matplotlib is missing.
     """
     check_positive_int(largest, "largest")
     given: Any = matrix if issparse(matrix) else np.asarray(matrix)
@@ -325,8 +309,6 @@ def panels(
     Yields:
         The figure and its panels from the top.
 
-    Raises:
-        ImportError: Matplotlib is missing.
     """
     with _figure(width, height) as figure:
         axes = figure.subplots(n_panels, 1, squeeze=False, height_ratios=ratios, sharex=share_x)
@@ -360,6 +342,15 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
         raise ImportError("pictures need Matplotlib: pip install 'extremegp[plot]'") from error
     with matplotlib.rc_context(STYLE):
         yield Figure(figsize=(width, height), layout="constrained")
+
+
+def _describe(axis: Axes, named: dict[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
+    """Title of one curve, with its measure, or legend of several."""
+    if "" in named:
+        title = ", ".join(filter(None, (title, measure(named[""]))))
+    else:
+        axis.legend()
+    axis.set_title(title or "")
 
 
 def _by_name(one_or_more: Any) -> dict[str, Any]:

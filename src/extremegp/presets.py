@@ -7,6 +7,8 @@ it the cheaper shared-basis posterior is used.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -44,7 +46,8 @@ class SequenceFigures(NamedTuple):
 Figures = TypeVar("Figures", PaperFigures, ClassFigures, SequenceFigures)
 
 
-class Preset(NamedTuple, Generic[Figures]):
+@dataclass(frozen=True)
+class Preset(Generic[Figures]):
     """A named method.
 
     Attributes:
@@ -54,7 +57,7 @@ class Preset(NamedTuple, Generic[Figures]):
         figures: what the papers report for it, if they do.
     """
 
-    settings: MappingProxyType[str, Any]
+    settings: Mapping[str, Any]
     source: str
     description: str
     figures: Figures | None
@@ -156,118 +159,105 @@ def _x1(mnist: float, fashion: float, bibtex: float, delicious: float) -> ClassF
     return ClassFigures(_X1, {name: round(100 - accuracy, 2) for name, accuracy in accuracies})
 
 
-def _class_presets() -> dict[str, Preset[ClassFigures]]:
-    rows: dict[str, tuple[dict[str, Any], str, str, ClassFigures | None]] = {
-        "OVSE-P": (
-            _OF_THESIS | _PAIRS | {"inducing": "separate", "posterior": "parsimonious"},
-            "OVSE-P, thesis section 3.7",
-            "one-vs-each by class pairs, inducing inputs for each class, parsimonious posterior",
-            ClassFigures(_T2, {"mnist": 3.68}),
-        ),
-        "OVSE-F": (
-            _OF_THESIS | _PAIRS | {"inducing": "separate"},
-            "OVSE-F, thesis section 3.7",
-            "one-vs-each by class pairs, inducing inputs for each class, full posterior",
-            ClassFigures(_T2, {"mnist": 3.28}),
-        ),
-        "OVSE-P-SH": (
-            _OF_THESIS | _PAIRS | {"kernel": "se-p-ell", "posterior": "parsimonious"},
-            "OVSE-P-SH, thesis section 3.7",
-            "one-vs-each by class pairs, shared inducing inputs, a lengthscale per class, parsimonious posterior",
-            ClassFigures(_T2, {"mnist": 6.8}),
-        ),
-        "OVSE-F-SH": (
-            _OF_THESIS | _PAIRS,
-            "OVSE-F-SH, thesis section 3.7",
-            "one-vs-each by class pairs, shared inducing inputs, full posterior",
-            ClassFigures(_T2, {"mnist": 4.04}),
-        ),
-        "RM-P": (
-            _OF_THESIS | {"likelihood": "robust-max", "posterior": "parsimonious"},
-            "RM-P, thesis section 3.7",
-            "robust-max, shared inducing inputs, parsimonious posterior",
-            ClassFigures(_T2, {"mnist": 3.9}),
-        ),
-        "RM-F": (
-            _OF_THESIS | {"likelihood": "robust-max"},
-            "RM-F, thesis section 3.7; GP-RM in X section 4.2",
-            "robust-max, shared inducing inputs, full posterior",
-            ClassFigures(f"{_T2}, {_X1}", {"mnist": 2.6, "fashion-mnist": 15.2, "bibtex": 76.7, "delicious": 84.1}),
-        ),
-        "OVSE-LIN": (
-            _PAIRS | _LINEAR,
-            "OVSE-LIN, thesis equations 3.22-3.23",
-            "one-vs-each by class pairs, linear functions without uncertainty",
-            ClassFigures(_T5, {"mnist": 7.4}),
-        ),
-        "LINEAR-OVE": (
-            _LINEAR | {"likelihood": "one-vs-each"},
-            "Linear OVE, X section 4.2",
-            "one-vs-each, linear functions without uncertainty",
-            _x1(91.9, 84.0, 35.2, 17.7),
-        ),
-        "LINEAR-ARSOFT": (
-            _LINEAR | {"likelihood": "ar-softmax", "local": "stored"},
-            "Linear ARSOFT, X section 4.2",
-            "augment-and-reduce softmax with stored local parameters, linear functions without uncertainty",
-            _x1(92.4, 84.2, 36.1, 18.3),
-        ),
-        "OVE": (
-            _OF_X | {"likelihood": "one-vs-each", "n_sampled_classes": None},
-            "OVE, X section 3.1",
-            "one-vs-each over all classes",
-            _x1(96.8, 87.8, 35.9, 16.4),
-        ),
-        "OVE-SGD": (
-            _OF_X | _SAMPLED | {"likelihood": "one-vs-each"},
-            "OVE-SGD, X equation 11",
-            "one-vs-each over a sample of the classes",
-            _x1(95.9, 86.5, 36.4, 16.0),
-        ),
-        "ARSOFT-AMO": (
-            _OF_X | _SAMPLED | {"likelihood": "ar-softmax", "local": "amortised"},
-            "ARSOFT (AMO), X equations 16-17",
-            "augment-and-reduce softmax over a sample of the classes, local parameters by a network",
-            _x1(96.9, 87.4, 39.4, 16.4),
-        ),
-        "ARSOFT-IL": (
-            _OF_X | _SAMPLED | {"likelihood": "ar-softmax", "local": "stored"},
-            "ARSOFT (IL), X section 3.3",
-            "augment-and-reduce softmax over a sample of the classes, local parameters stored for every row",
-            None,
-        ),
-        "ARLOGIT-AMO": (
-            _OF_X | _SAMPLED | {"likelihood": "ar-logit", "local": "amortised"},
-            "ARLOGIT (AMO), X equation 15",
-            "augment-and-reduce logit over a sample of the classes, local parameters by a network",
-            _x1(96.1, 86.6, 36.8, 16.2),
-        ),
-        "ARLOGIT-IL": (
-            _OF_X | _SAMPLED | {"likelihood": "ar-logit", "local": "stored"},
-            "ARLOGIT (IL), X section 3.3",
-            "augment-and-reduce logit over a sample of the classes, local parameters stored for every row",
-            None,
-        ),
-        "GP-HL": (
-            _OF_X | {"likelihood": "probit-one-vs-each"},
-            "GP-HL, X section 4.2",
-            "one-vs-each with the normal distribution function",
-            _x1(95.8, 86.3, 34.2, 17.5),
-        ),
-        "MLGPF": (
-            _OF_THESIS | {"likelihood": "independent", "mixing": "factor", "n_latent": 20},
-            "MLGPF on classes, thesis section 4.5",
-            "a factor model of 20 functions with a Bernoulli label for each class",
-            ClassFigures(_T26, {"mnist": 3.0}),
-        ),
-    }
-    return {
-        name: Preset(MappingProxyType(settings), source, description, figures)
-        for name, (settings, source, description, figures) in rows.items()
-    }
+def _augmented(link: str, local: str, where: str, figures: ClassFigures | None) -> Preset[ClassFigures]:
+    short = {"softmax": "SOFT", "logit": "LOGIT", "amortised": "AMO", "stored": "IL"}
+    how = {"amortised": "by a network", "stored": "stored for every row"}
+    return Preset(
+        _OF_X | _SAMPLED | {"likelihood": f"ar-{link}", "local": local},
+        f"AR{short[link]} ({short[local]}), {where}",
+        f"augment-and-reduce {link} over a sample of the classes, local parameters {how[local]}",
+        figures,
+    )
 
 
-CLASS_PRESETS: MappingProxyType[str, Preset[ClassFigures]] = MappingProxyType(_class_presets())
+_CLASSES: dict[str, Preset[ClassFigures]] = {
+    "OVSE-P": Preset(
+        _OF_THESIS | _PAIRS | {"inducing": "separate", "posterior": "parsimonious"},
+        "OVSE-P, thesis section 3.7",
+        "one-vs-each by class pairs, inducing inputs for each class, parsimonious posterior",
+        ClassFigures(_T2, {"mnist": 3.68}),
+    ),
+    "OVSE-F": Preset(
+        _OF_THESIS | _PAIRS | {"inducing": "separate"},
+        "OVSE-F, thesis section 3.7",
+        "one-vs-each by class pairs, inducing inputs for each class, full posterior",
+        ClassFigures(_T2, {"mnist": 3.28}),
+    ),
+    "OVSE-P-SH": Preset(
+        _OF_THESIS | _PAIRS | {"kernel": "se-p-ell", "posterior": "parsimonious"},
+        "OVSE-P-SH, thesis section 3.7",
+        "one-vs-each by class pairs, shared inducing inputs, a lengthscale per class, parsimonious posterior",
+        ClassFigures(_T2, {"mnist": 6.8}),
+    ),
+    "OVSE-F-SH": Preset(
+        _OF_THESIS | _PAIRS,
+        "OVSE-F-SH, thesis section 3.7",
+        "one-vs-each by class pairs, shared inducing inputs, full posterior",
+        ClassFigures(_T2, {"mnist": 4.04}),
+    ),
+    "RM-P": Preset(
+        _OF_THESIS | {"likelihood": "robust-max", "posterior": "parsimonious"},
+        "RM-P, thesis section 3.7",
+        "robust-max, shared inducing inputs, parsimonious posterior",
+        ClassFigures(_T2, {"mnist": 3.9}),
+    ),
+    "RM-F": Preset(
+        _OF_THESIS | {"likelihood": "robust-max"},
+        "RM-F, thesis section 3.7; GP-RM in X section 4.2",
+        "robust-max, shared inducing inputs, full posterior",
+        ClassFigures(f"{_T2}, {_X1}", {"mnist": 2.6, "fashion-mnist": 15.2, "bibtex": 76.7, "delicious": 84.1}),
+    ),
+    "OVSE-LIN": Preset(
+        _PAIRS | _LINEAR,
+        "OVSE-LIN, thesis equations 3.22-3.23",
+        "one-vs-each by class pairs, linear functions without uncertainty",
+        ClassFigures(_T5, {"mnist": 7.4}),
+    ),
+    "LINEAR-OVE": Preset(
+        _LINEAR | {"likelihood": "one-vs-each"},
+        "Linear OVE, X section 4.2",
+        "one-vs-each, linear functions without uncertainty",
+        _x1(91.9, 84.0, 35.2, 17.7),
+    ),
+    "LINEAR-ARSOFT": Preset(
+        _LINEAR | {"likelihood": "ar-softmax", "local": "stored"},
+        "Linear ARSOFT, X section 4.2",
+        "augment-and-reduce softmax with stored local parameters, linear functions without uncertainty",
+        _x1(92.4, 84.2, 36.1, 18.3),
+    ),
+    "OVE": Preset(
+        _OF_X | {"likelihood": "one-vs-each", "n_sampled_classes": None},
+        "OVE, X section 3.1",
+        "one-vs-each over all classes",
+        _x1(96.8, 87.8, 35.9, 16.4),
+    ),
+    "OVE-SGD": Preset(
+        _OF_X | _SAMPLED | {"likelihood": "one-vs-each"},
+        "OVE-SGD, X equation 11",
+        "one-vs-each over a sample of the classes",
+        _x1(95.9, 86.5, 36.4, 16.0),
+    ),
+    "ARSOFT-AMO": _augmented("softmax", "amortised", "X equations 16-17", _x1(96.9, 87.4, 39.4, 16.4)),
+    "ARSOFT-IL": _augmented("softmax", "stored", "X section 3.3", None),
+    "ARLOGIT-AMO": _augmented("logit", "amortised", "X equation 15", _x1(96.1, 86.6, 36.8, 16.2)),
+    "ARLOGIT-IL": _augmented("logit", "stored", "X section 3.3", None),
+    "GP-HL": Preset(
+        _OF_X | {"likelihood": "probit-one-vs-each"},
+        "GP-HL, X section 4.2",
+        "one-vs-each with the normal distribution function",
+        _x1(95.8, 86.3, 34.2, 17.5),
+    ),
+    "MLGPF": Preset(
+        _OF_THESIS | {"likelihood": "independent", "mixing": "factor", "n_latent": 20},
+        "MLGPF on classes, thesis section 4.5",
+        "a factor model of 20 functions with a Bernoulli label for each class",
+        ClassFigures(_T26, {"mnist": 3.0}),
+    ),
+}
+
+CLASS_PRESETS: MappingProxyType[str, Preset[ClassFigures]] = MappingProxyType(
+    {name: replace(preset, settings=MappingProxyType(preset.settings)) for name, preset in _CLASSES.items()}
+)
 """Every preset of `MultiClassGPClassifier` by its name, such as ``RM-F``."""
 
 
@@ -283,32 +273,32 @@ _STRUCTURED = {"latents": "random-features", "n_random_features": 1000, "ard": T
 _FREEZE = {"frequencies_from": 0.1, "hyperparameters_from": 0.3}
 _OMEGA = {"": "var-fixed", "-PF": "prior-fixed", "-VR": "var-resampled"}
 _FEATURES = {"": ("arccos1", "arc-cosine kernel"), "-RBF": ("se", "squared exponential kernel")}
-_ARCHITECTURES: dict[str, tuple[dict[str, Any], str, str, SequenceFigures | None]] = {
-    "SDGP1": (
+_ARCHITECTURES: dict[str, Preset[SequenceFigures]] = {
+    "SDGP1": Preset(
         {"transitions": "gaussian"},
         "SDGP1, flat, D section 4.1.1",
         "Gaussian process by random features, Gaussian transitions",
         _d("5.9", (4.96, 9.30, 16.98, 5.06), (566, 386, 331, 318), 555, 491, 399, 388),
     ),
-    "SDGP1-5": (
+    "SDGP1-5": Preset(
         {"transitions": "gaussian", "n_layers": 5},
         "SDGP1 with 5 layers, D A.6",
         "deep Gaussian process with 5 layers of random features, Gaussian transitions",
         _d("A.1", (7.14, 12.02, 16.55, 6.78), (1693, 518, 263, 530), 1456, 721, 314, 560),
     ),
-    "SDGP1-10": (
+    "SDGP1-10": Preset(
         {"transitions": "gaussian", "n_layers": 10},
         "SDGP1 with 10 layers, D section 5.3.1",
         "deep Gaussian process with 10 layers of random features, Gaussian transitions",
         _d("5.10", (6.67, 13.16, 17.72, 6.78), (804, 560, 271, 631), 918, 759, 333, 657),
     ),
-    "SDGP2": (
+    "SDGP2": Preset(
         {"transitions": "indexed"},
         "SDGP2, flat, D section 4.1.2",
         "Gaussian processes by random features, for transitions too",
         _d("5.11", (7.17, 9.88, 22.08, 5.89), (1865, 713, 1923, 1314), 2672, 1045, 3228, 940),
     ),
-    "DGP": (
+    "DGP": Preset(
         {"transitions": "none"},
         "flat GP with random features, D Table 5.8",
         "Gaussian process by random features, independent tokens",
@@ -317,56 +307,54 @@ _ARCHITECTURES: dict[str, tuple[dict[str, Any], str, str, SequenceFigures | None
 }
 
 
+_OTHERS: dict[str, Preset[SequenceFigures]] = {
+    "GP-VAR": Preset(
+        {"latents": "gp", "kernel": "linear", "posterior": "full", "transitions": "gaussian", "kl_weight": 1.0},
+        "GP-Var of Galliani et al. (2016), in D section 5.3.1",
+        "sparse Gaussian process with the linear kernel, Gaussian transitions",
+        SequenceFigures("D Table 5.6", {"segmentation": 14.5}, {"basenp": 603, "chunking": 407, "japanesene": 339}, {}),
+    ),
+    "GP-ARCCOS": Preset(
+        {"latents": "gp", "kernel": "arccos0", "weighting": "idf", "n_inducing": 1500, "transitions": "gaussian"},
+        "none, beyond the papers",
+        "sparse Gaussian process with the arc-cosine kernel of order 0 on weighted features, a cold posterior",
+        None,
+    ),
+    "CRF": Preset(
+        {"latents": "linear-point", "transitions": "point"},
+        "conditional random field, in D section 5.3.1",
+        "linear functions and transitions without uncertainty",
+        SequenceFigures("D Table 5.6", {"chunking": 8.5, "japanesene": 5.2}, {"segmentation": 253}, {}),
+    ),
+    "CRF-GAUSSIAN": Preset(
+        {"latents": "linear-point", "transitions": "gaussian", "prior_variance": 10.0},
+        "none, beyond the papers",
+        "linear functions without uncertainty, Gaussian transitions",
+        None,
+    ),
+    "LOGREG": Preset(
+        {"latents": "linear-point", "transitions": "none"},
+        "multinomial logistic regression, D Table 5.7",
+        "linear functions without uncertainty, independent tokens",
+        _d("5.7", (5.08, 8.67, 14.99, 5.34), (624, 454, 254, 645)),
+    ),
+}
+
+
 def _sequence_presets() -> dict[str, Preset[SequenceFigures]]:
     presets: dict[str, Preset[SequenceFigures]] = {}
-    for name, (settings, source, description, figures) in _ARCHITECTURES.items():
+    for name, flat in _ARCHITECTURES.items():
         for of_kernel, (kernel, called) in _FEATURES.items():
             for of_omega, frequencies in _OMEGA.items():
-                own = _STRUCTURED | _FREEZE | settings | {"kernel": kernel, "frequencies": frequencies}
                 suffix = of_kernel + of_omega
                 presets[name + suffix] = Preset(
-                    MappingProxyType(own),
-                    source,
-                    f"{description}, {called}, {frequencies}",
-                    None if suffix else figures,
+                    {**_STRUCTURED, **_FREEZE, **flat.settings, "kernel": kernel, "frequencies": frequencies},
+                    flat.source,
+                    f"{flat.description}, {called}, {frequencies}",
+                    None if suffix else flat.figures,
                 )
-    others: dict[str, tuple[dict[str, Any], str, str, SequenceFigures | None]] = {
-        "GP-VAR": (
-            {"latents": "gp", "kernel": "linear", "posterior": "full", "transitions": "gaussian", "kl_weight": 1.0},
-            "GP-Var of Galliani et al. (2016), in D section 5.3.1",
-            "sparse Gaussian process with the linear kernel, Gaussian transitions",
-            SequenceFigures(
-                "D Table 5.6", {"segmentation": 14.5}, {"basenp": 603, "chunking": 407, "japanesene": 339}, {}
-            ),
-        ),
-        "GP-ARCCOS": (
-            {"latents": "gp", "kernel": "arccos0", "weighting": "idf", "n_inducing": 1500, "transitions": "gaussian"},
-            "none, beyond the papers",
-            "sparse Gaussian process with the arc-cosine kernel of order 0 on weighted features, a cold posterior",
-            None,
-        ),
-        "CRF": (
-            {"latents": "linear-point", "transitions": "point"},
-            "conditional random field, in D section 5.3.1",
-            "linear functions and transitions without uncertainty",
-            SequenceFigures("D Table 5.6", {"chunking": 8.5, "japanesene": 5.2}, {"segmentation": 253}, {}),
-        ),
-        "CRF-GAUSSIAN": (
-            {"latents": "linear-point", "transitions": "gaussian", "prior_variance": 10.0},
-            "none, beyond the papers",
-            "linear functions without uncertainty, Gaussian transitions",
-            None,
-        ),
-        "LOGREG": (
-            {"latents": "linear-point", "transitions": "none"},
-            "multinomial logistic regression, D Table 5.7",
-            "linear functions without uncertainty, independent tokens",
-            _d("5.7", (5.08, 8.67, 14.99, 5.34), (624, 454, 254, 645)),
-        ),
-    }
-    for name, (settings, source, description, figures) in others.items():
-        presets[name] = Preset(MappingProxyType(settings), source, description, figures)
-    return presets
+    presets |= _OTHERS
+    return {name: replace(preset, settings=MappingProxyType(preset.settings)) for name, preset in presets.items()}
 
 
 SEQUENCE_PRESETS: MappingProxyType[str, Preset[SequenceFigures]] = MappingProxyType(_sequence_presets())

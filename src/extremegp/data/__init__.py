@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from extremegp.data.arrays import read_array, read_inputs, read_npz
+from extremegp.data.blocks import Dataset
 from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
 from extremegp.data.classes import ClassSpace, encode_classes, one_hot
 from extremegp.data.columns import Columns, read_columns, write_columns
@@ -14,14 +15,16 @@ from extremegp.data.features import FeatureKind, Features, make_features, suited
 from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.images import deskew
 from extremegp.data.labels import LabelSpace, encode_targets
-from extremegp.data.mapped import MappedWriter, open_dataset
+from extremegp.data.mapped import open_dataset
+from extremegp.data.mapped_writer import MappedWriter
 from extremegp.data.svmlight import read_svmlight
 from extremegp.data.tables import read_table
 from extremegp.data.templates import CHUNKING_TEMPLATE, Template
 from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
 from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
-from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs
-from extremegp.data.xc import Dataset, read_xc, write_xc
+from extremegp.data.validation import check_inputs
+from extremegp.data.xc import read_xc, write_xc
+from extremegp.engine.matrices import FloatCSR, FloatMatrix
 from extremegp.errors import SettingsError
 
 __all__ = [

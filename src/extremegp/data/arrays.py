@@ -18,9 +18,10 @@ from typing import IO, Any, Literal, NamedTuple, overload
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data.validation import FloatMatrix, check_inputs
-from extremegp.errors import DataError
-from extremegp.storage.streams import COMPRESSED_SUFFIXES, as_stream, byte_blocks
+from extremegp.data.validation import check_inputs
+from extremegp.engine.matrices import FloatMatrix
+from extremegp.errors import DataError, located
+from extremegp.storage.streams import COMPRESSED_SUFFIXES, as_stream, byte_blocks, reading
 
 _NPY_START = b"\x93NUM"
 _IDX_DTYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
@@ -58,17 +59,17 @@ def read_array(path: str | Path) -> NDArray[Any]:
             content is shorter or longer than its header says.
     """
     path = Path(path)
-    with as_stream(byte_blocks(path)) as stream:
+    with located(path), as_stream(byte_blocks(path)) as stream:
         start = stream.read(4)
         if start == _NPY_START:
-            layout = _npy_layout(stream, path)
+            layout = _npy_layout(stream)
             if path.suffix.lower() not in COMPRESSED_SUFFIXES:
                 return _mapped(path)
         elif is_idx(start):
-            layout = _idx_layout(start, stream, path)
+            layout = _idx_layout(start, stream)
         else:
-            raise DataError("neither a .npy nor an IDX file, by its first bytes", path=path)
-        return _read_content(stream, layout, path)
+            raise DataError("neither a .npy nor an IDX file, by its first bytes")
+        return _read_content(stream, layout)
 
 
 def read_inputs(path: str | Path) -> FloatMatrix:
@@ -80,7 +81,8 @@ def read_inputs(path: str | Path) -> FloatMatrix:
     Raises:
         DataError: as `read_array` and `check_inputs`, or the array has one dimension; names the file.
     """
-    return _flattened(read_array(path), Path(path), "the array")
+    with located(path):
+        return _flattened(read_array(path), "the array")
 
 
 @overload
@@ -115,20 +117,16 @@ def read_npz(
     """
     path = Path(path)
     try:
-        with zipfile.ZipFile(path) as archive:
+        with located(path), reading(path), zipfile.ZipFile(path) as archive:
             entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
 
             def shape_of(name: str) -> tuple[int, ...]:
                 with archive.open(entries[name]) as stream:
-                    return _entry_layout(stream, entries[name], path).shape
+                    return _entry_layout(stream, entries[name]).shape
 
-            x_name, y_name = _choose(entries, shape_of, x_key, y_key, labels, path)
-            X = _flattened(_read_entry(archive, entries[x_name], path), path, f"the array {x_name!r}")
-            y = None if y_name is None else _read_entry(archive, entries[y_name], path)
-    except FileNotFoundError as error:
-        raise DataError("no such file; check the path", path=path) from error
-    except IsADirectoryError as error:
-        raise DataError("is a directory; name a file in it", path=path) from error
+            x_name, y_name = _choose(entries, shape_of, x_key, y_key, labels)
+            X = _flattened(_read_entry(archive, entries[x_name]), f"the array {x_name!r}")
+            y = None if y_name is None else _read_entry(archive, entries[y_name])
     except DataError:
         raise
     # The errors of zipfile: no zip file or a wrong checksum, damage inside, an encrypted entry, an unknown method.
@@ -153,53 +151,47 @@ def is_array(start: bytes) -> bool:
     return start == _NPY_START or is_idx(start)
 
 
-def _flattened(array: NDArray[Any], path: Path, what: str) -> FloatMatrix:
+def _flattened(array: NDArray[Any], what: str) -> FloatMatrix:
     if array.ndim < 2:
-        raise DataError(
-            f"{what} has the shape {array.shape}, but inputs have rows and columns; is it the labels?", path=path
-        )
-    try:
-        return check_inputs(array.reshape(len(array), -1), name=what)
-    except DataError as error:
-        raise DataError(str(error), path=path) from error
+        raise DataError(f"{what} has the shape {array.shape}, but inputs have rows and columns; is it the labels?")
+    return check_inputs(array.reshape(len(array), -1), name=what)
 
 
-def _idx_layout(start: bytes, stream: IO[bytes], path: Path) -> _Layout:
+def _idx_layout(start: bytes, stream: IO[bytes]) -> _Layout:
     n_dimensions = start[3]
     sizes = stream.read(4 * n_dimensions)
     if len(sizes) < 4 * n_dimensions:
-        raise DataError("the file ends within its header; copy or download it again", path=path)
-    return _checked(_Layout(np.dtype(_IDX_DTYPES[start[2]]), struct.unpack(f">{n_dimensions}I", sizes)), path)
+        raise DataError("the file ends within its header; copy or download it again")
+    return _checked(_Layout(np.dtype(_IDX_DTYPES[start[2]]), struct.unpack(f">{n_dimensions}I", sizes)))
 
 
-def _npy_layout(stream: IO[bytes], path: Path) -> _Layout:
+def _npy_layout(stream: IO[bytes]) -> _Layout:
     """The layout that a .npy header states, read from after its first four bytes."""
     # Version 3 serves records with names beyond Latin-1 only.
     readers = {b"PY\1\0": np.lib.format.read_array_header_1_0, b"PY\2\0": np.lib.format.read_array_header_2_0}
     reader = readers.get(stream.read(4))
     if reader is None:
-        raise DataError("not a .npy file of version 1 or 2; save the array again with numpy.save", path=path)
+        raise DataError("not a .npy file of version 1 or 2; save the array again with numpy.save")
     try:
         shape, fortran_order, dtype = reader(stream)
     # NumPy parses the header as a Python literal.
     except (ValueError, TypeError, EOFError, SyntaxError, TokenError, RecursionError, MemoryError) as error:
-        raise DataError(f"has a damaged .npy header: {' '.join(str(error).split())}", path=path) from error
-    return _checked(_Layout(dtype, shape, fortran_order), path)
+        raise DataError(f"has a damaged .npy header: {' '.join(str(error).split())}") from error
+    return _checked(_Layout(dtype, shape, fortran_order))
 
 
-def _checked(layout: _Layout, path: Path) -> _Layout:
+def _checked(layout: _Layout) -> _Layout:
     if layout.dtype.hasobject:
         raise DataError(
             "holds pickled Python objects, which can run any code when they are loaded and are therefore refused; "
-            "save numbers or strings (dtype '<U...') instead",
-            path=path,
+            "save numbers or strings (dtype '<U...') instead"
         )
     if layout.dtype.kind == "V":
-        raise DataError("holds records; save a plain array of numbers or strings", path=path)
+        raise DataError("holds records; save a plain array of numbers or strings")
     if min(layout.shape, default=1) < 0 or len(layout.shape) > _MAX_DIMENSIONS:
-        raise DataError(f"the header states the shape {layout.shape}, which no array has", path=path)
+        raise DataError(f"the header states the shape {layout.shape}, which no array has")
     if layout.n_bytes == 0:
-        raise DataError(f"the array is empty: its shape is {layout.shape}", path=path)
+        raise DataError(f"the array is empty: its shape is {layout.shape}")
     return layout
 
 
@@ -208,13 +200,13 @@ def _mapped(path: Path) -> NDArray[Any]:
     try:
         array = np.load(path, mmap_mode="r", allow_pickle=False)
     except (ValueError, OverflowError, OSError) as error:
-        raise DataError(f"is shorter than its header says ({error}); copy or save it again", path=path) from error
+        raise DataError(f"is shorter than its header says ({error}); copy or save it again") from error
     if array.offset + array.nbytes < path.stat().st_size:
-        raise DataError("goes on after the array that its header states; save it again", path=path)
-    return _finished(array, path)
+        raise DataError("goes on after the array that its header states; save it again")
+    return _finished(array)
 
 
-def _read_content(stream: IO[bytes], layout: _Layout, path: Path) -> NDArray[Any]:
+def _read_content(stream: IO[bytes], layout: _Layout) -> NDArray[Any]:
     content = bytearray()
     # In pieces: memory grows with what is there, not with what the header states.
     while len(content) < layout.n_bytes:
@@ -222,50 +214,47 @@ def _read_content(stream: IO[bytes], layout: _Layout, path: Path) -> NDArray[Any
         if not piece:
             raise DataError(
                 f"the header states {layout.n_bytes} bytes of numbers (shape {layout.shape}), but only {len(content)} "
-                "follow; the file is cut short or its header altered",
-                path=path,
+                "follow; the file is cut short or its header altered"
             )
         content += piece
     if stream.read(1):
-        raise DataError(f"goes on after the array of shape {layout.shape} that its header states", path=path)
+        raise DataError(f"goes on after the array of shape {layout.shape} that its header states")
     array = np.frombuffer(content, dtype=layout.dtype)
-    return _finished(array.reshape(layout.shape, order="F" if layout.fortran_order else "C"), path)
+    return _finished(array.reshape(layout.shape, order="F" if layout.fortran_order else "C"))
 
 
-def _finished(array: NDArray[Any], path: Path) -> NDArray[Any]:
+def _finished(array: NDArray[Any]) -> NDArray[Any]:
     if not array.dtype.isnative:
         array = np.asarray(array).astype(array.dtype.newbyteorder("="))
     if array.dtype.kind == "U":
         # Python refuses to make strings of such code points, deep inside whatever touches them first.
         code_points = np.ascontiguousarray(array).reshape(-1).view(np.uint32)
         if code_points.max() > 0x10FFFF:
-            raise DataError("holds strings that are not Unicode; the file is damaged", path=path)
+            raise DataError("holds strings that are not Unicode; the file is damaged")
     return array
 
 
-def _entry_layout(stream: IO[bytes], entry: zipfile.ZipInfo, path: Path) -> _Layout:
+def _entry_layout(stream: IO[bytes], entry: zipfile.ZipInfo) -> _Layout:
     """The layout of an array in an .npz file, whose stream is left where its content starts."""
     if entry.file_size > _MAX_DEFLATE_RATIO * entry.compress_size + 1024:
         raise DataError(
             f"{entry.filename!r} states {entry.file_size} bytes, which its {entry.compress_size} compressed bytes "
-            "cannot hold; the file is damaged or made to exhaust memory",
-            path=path,
+            "cannot hold; the file is damaged or made to exhaust memory"
         )
     if stream.read(4) != _NPY_START:
-        raise DataError(f"{entry.filename!r} in it is not a .npy array", path=path)
-    layout = _npy_layout(stream, path)
+        raise DataError(f"{entry.filename!r} in it is not a .npy array")
+    layout = _npy_layout(stream)
     if layout.n_bytes != entry.file_size - stream.tell():
         raise DataError(
             f"{entry.filename!r} has {entry.file_size - stream.tell()} bytes of numbers, but its header states "
-            f"{layout.n_bytes} (shape {layout.shape}); the file is damaged or altered",
-            path=path,
+            f"{layout.n_bytes} (shape {layout.shape}); the file is damaged or altered"
         )
     return layout
 
 
-def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo, path: Path) -> NDArray[Any]:
+def _read_entry(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> NDArray[Any]:
     with archive.open(entry) as stream:
-        return _read_content(stream, _entry_layout(stream, entry, path), path)
+        return _read_content(stream, _entry_layout(stream, entry))
 
 
 def _choose(
@@ -274,14 +263,13 @@ def _choose(
     x_key: str | None,
     y_key: str | None,
     labels: bool,
-    path: Path,
 ) -> tuple[str, str | None]:
     """The names of the inputs and of the labels, the latter None if they are not wanted."""
     shown = ", ".join(list(names)[:20]) + (", ..." if len(names) > 20 else "") or "none"
     wanted = {"x": x_key, "y": y_key if labels else None}
     for key in filter(None, wanted.values()):
         if key not in names:
-            raise DataError(f"has no array {key!r}; the arrays in it are: {shown}", path=path)
+            raise DataError(f"has no array {key!r}; the arrays in it are: {shown}")
     missing = [role for role in wanted if wanted[role] is None and (labels or role == "x")]
     if missing:
         guessed = _guess(names, shape_of)
@@ -292,11 +280,10 @@ def _choose(
                 if wanted[role] is None:
                     raise DataError(
                         f"does not tell which array has the {'inputs' if role == 'x' else 'labels'}; name it by "
-                        f"{role}_key (--{role}-key); the arrays in it are: {shown}",
-                        path=path,
+                        f"{role}_key (--{role}-key); the arrays in it are: {shown}"
                     )
     if wanted["x"] == wanted["y"]:
-        raise DataError(f"the array {wanted['x']!r} cannot be both inputs and labels; name two", path=path)
+        raise DataError(f"the array {wanted['x']!r} cannot be both inputs and labels; name two")
     return str(wanted["x"]), wanted["y"]
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from extremegp.data.validation import FloatCSR
+from extremegp.engine.matrices import FloatCSR
 
 MAX_COLUMNS = 2**31 - 1
 
@@ -34,6 +35,13 @@ class RowBlock(NamedTuple):
     labels: NDArray[np.int32]
     first_labels: NDArray[np.int32]
 
+    @classmethod
+    def of(cls, X: FloatCSR, Y: FloatCSR, first_labels: NDArray[np.int32]) -> RowBlock:
+        """The rows of two matrices without the features of value zero that X stores."""
+        lengths = (np.diff(matrix.indptr).astype(np.int64) for matrix in (X, Y))
+        columns = (matrix.indices.astype(np.int32, copy=False) for matrix in (X, Y))
+        return cls(next(lengths), next(columns), X.data, next(lengths), next(columns), first_labels).without_zeros()
+
     def without_zeros(self) -> RowBlock:
         """The block without features of value zero."""
         if self.values.all():
@@ -43,6 +51,12 @@ class RowBlock(NamedTuple):
         ends = np.cumsum(self.n_features)
         n_features = counted[ends] - counted[ends - self.n_features]
         return self._replace(n_features=n_features, features=self.features[kept], values=self.values[kept])
+
+
+def first_of_rows(values: NDArray[Any], lengths: NDArray[Any]) -> NDArray[np.int32]:
+    """The first of every row's values, which are indices; -1 where a row has none."""
+    firsts = np.append(values, -1)[np.cumsum(lengths) - lengths]
+    return np.where(lengths > 0, firsts, -1).astype(np.int32)
 
 
 class Position(NamedTuple):
@@ -106,24 +120,33 @@ class RowStream(ABC):
         """
 
 
-def assemble(stream: RowStream) -> tuple[FloatCSR, FloatCSR, NDArray[np.int32]]:
-    """X, Y and first labels of a whole file, in memory."""
+@dataclass(frozen=True, eq=False)
+class Dataset:
+    """A multi-label data set.
+
+    Attributes:
+        X: features, N x D, float32 CSR with sorted unique indices and no stored zeros.
+        Y: labels, N x K, float32 CSR of ones with sorted unique indices; rows without labels are kept.
+        label_names: the K label names, where the source has them.
+        first_labels: of each row the label that the source lists first, -1 where it lists none; None if not known.
+    """
+
+    X: FloatCSR
+    Y: FloatCSR
+    label_names: list[str] | None = None
+    first_labels: NDArray[np.int32] | None = None
+
+
+def assemble(stream: RowStream) -> Dataset:
+    """A whole file in memory."""
     blocks = [part.rows for part in stream.parts()]
     sizes = stream.sizes()
-    features, values, labels, first_labels = (
-        np.concatenate([getattr(block, name) for block in blocks] or [np.empty(0, dtype)])
-        for name, dtype in (
-            ("features", np.int32),
-            ("values", np.float32),
-            ("labels", np.int32),
-            ("first_labels", np.int32),
-        )
-    )
+    _, features, values, _, labels, first_labels = map(np.concatenate, zip(*blocks, strict=True))
     features -= sizes.first_feature
-    return (
+    return Dataset(
         _csr((block.n_features for block in blocks), features, values, sizes.n_features),
         _csr((block.n_labels for block in blocks), labels, np.ones(len(labels), np.float32), sizes.n_labels),
-        first_labels,
+        first_labels=first_labels,
     )
 
 

@@ -11,11 +11,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extremegp.data.arrays import is_array, read_array
+from extremegp.data.blocks import Dataset
 from extremegp.data.text import TextDataset
-from extremegp.data.validation import FloatCSR
-from extremegp.data.xc import Dataset
-from extremegp.errors import DataError
-from extremegp.storage.streams import as_stream, byte_blocks, line_blocks
+from extremegp.engine.matrices import FloatCSR
+from extremegp.errors import DataError, located
+from extremegp.storage.streams import as_stream, byte_blocks, line_blocks, utf8
 
 # Only what str() would write again, so that the codes "01" and "1" stay two classes.
 _CANONICAL_INTEGER = re.compile(r"0|-?[1-9][0-9]{0,18}")
@@ -62,18 +62,11 @@ def read_labels(path: str | Path, *, as_strings: bool = False) -> NDArray[Any]:
             raise DataError(f"labels must be one a row, but the array has the shape {array.shape}", path=path)
         return array
     labels: list[str] = []
-    for block in line_blocks(path):
-        for line in block.split(b"\n")[:-1]:
-            try:
-                labels.append(line.decode("utf-8").strip())
-            except UnicodeDecodeError as error:
-                raise DataError(
-                    f"not UTF-8 text (byte {error.start} of the line); convert the file to UTF-8",
-                    path=path,
-                    line=len(labels) + 1,
-                ) from error
+    for number, line in enumerate(as_stream(line_blocks(path)), 1):
+        with located(path, number):
+            labels.append(utf8(line).strip())
             if not labels[-1]:
-                raise DataError("the line is blank; every row needs a label", path=path, line=len(labels))
+                raise DataError("the line is blank; every row needs a label")
     return np.asarray(labels, dtype=object) if as_strings else parse_labels(labels)
 
 

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 from sklearn.exceptions import DataConversionWarning
 
-from extremegp.data.validation import FloatCSR
+from extremegp.engine.matrices import FloatCSR
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
 ClassKind: TypeAlias = Literal["int", "str", "bool", "float"]

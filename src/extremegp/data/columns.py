@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
 from extremegp.errors import DataError, SettingsError
-from extremegp.storage.streams import atomic_writer, line_blocks
+from extremegp.storage.streams import as_stream, atomic_writer, line_blocks
 
 _DOCUMENT_START = "-DOCSTART-"
 # Not all that Unicode calls white space: a token may be a no-break or an ideographic space.
@@ -179,19 +179,13 @@ def _check_label_column(label_column: int | None, width: int, fail: Callable[[st
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
-    number = 0
-    for block in line_blocks(path):
-        for line in block.split(b"\n")[:-1]:
-            number += 1
-            try:
-                yield number, line.decode(encoding)
-            except UnicodeError as error:
-                where = f" (byte {error.start} of the line)" if isinstance(error, UnicodeDecodeError) else ""
-                raise DataError(
-                    f"not {encoding} text{where}; name the encoding of the file (--encoding), or convert it to UTF-8",
-                    path=path,
-                    line=number,
-                ) from error
+    for number, line in enumerate(as_stream(line_blocks(path)), 1):
+        try:
+            yield number, line.removesuffix(b"\n").decode(encoding)
+        except UnicodeError as error:
+            where = f" (byte {error.start} of the line)" if isinstance(error, UnicodeDecodeError) else ""
+            problem = f"not {encoding} text{where}; name the encoding of the file (--encoding), or convert it to UTF-8"
+            raise DataError(problem, path=path, line=number) from error
 
 
 def _cells(line: str, separator: str | None) -> list[str]:
@@ -203,7 +197,7 @@ def _cells(line: str, separator: str | None) -> list[str]:
 
 
 def _written(
-    sequences: Sequence[Sequence[Sequence[str]]],
+    sequences: Sequence[Sequence[Any]],
     labels: Sequence[Sequence[Any]],
     probabilities: Sequence[Sequence[float]] | None,
 ) -> Iterator[str]:
@@ -227,7 +221,7 @@ def _written(
         yield "\n"
 
 
-def _row(token: Sequence[str], label: str, where: str) -> list[str]:
+def _row(token: Any, label: str, where: str) -> list[str]:
     if isinstance(token, str):
         raise DataError(f"{where} is the bare string {token!r} where a tuple of columns is meant: ({token!r},)")
     cells = [*token, label]

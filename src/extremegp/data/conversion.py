@@ -5,23 +5,12 @@ from __future__ import annotations
 import json
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
 from extremegp.data.blocks import Position, RowStream
 from extremegp.data.formats import FORMATS, recognise_format
-from extremegp.data.mapped import (
-    CONFIG,
-    LABELS,
-    PROGRESS,
-    VOCABULARY,
-    Config,
-    Done,
-    MappedWriter,
-    is_dataset,
-    read_config,
-    read_names,
-    write_names,
-)
+from extremegp.data.mapped import CONFIG, LABELS, PROGRESS, VOCABULARY, Config, is_dataset, read_config, read_names
+from extremegp.data.mapped_writer import Done, MappedWriter, write_names
 from extremegp.data.svmlight import SvmlightStream
 from extremegp.data.words import WordStream, find_words
 from extremegp.data.xc import XCStream
@@ -31,6 +20,7 @@ from extremegp.storage.streams import atomic_writer
 TextFormat = Literal["xc", "svmlight", "jsonl"]
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Told how a conversion goes on."""
 

@@ -12,8 +12,9 @@ from scipy.sparse import csr_matrix, issparse
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.preprocessing import normalize
 
-from extremegp.data._temporary import with_values
-from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs, column_counts, is_mapped, row_blocks
+from extremegp.data.rows import with_values
+from extremegp.data.validation import check_inputs
+from extremegp.engine.matrices import FloatCSR, FloatMatrix, column_counts, is_mapped, row_blocks
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
 FeatureKind = Literal["raw", "unit", "tfidf", "text", "scale", "root", "standard"]
@@ -67,7 +68,7 @@ class Features(ABC):
         features._restore(config, arrays)
         return features
 
-    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         """Set what `fit` sets; `config` has a valid kind and n_features, all else is unchecked."""
         self.n_features_in = config["n_features"]
 
@@ -132,7 +133,7 @@ class ScaleFeatures(RawFeatures):
         config, _ = super().to_state()
         return config, {"centre": self._centre, "factor": self._factor}
 
-    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(config, arrays)
         self._centre, self._factor = (_stored_column(arrays, name, self.n_features_in) for name in ("centre", "factor"))
 
@@ -214,7 +215,7 @@ class TfidfFeatures(Features):
         config, _ = super().to_state()
         return config, {"idf": self._transformer.idf_}
 
-    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(config, arrays)
         self._set(_stored_idf(arrays, self.n_features_in))
 
@@ -271,7 +272,7 @@ class TextFeatures(Features):
         words = "\n".join(self._words).encode("utf-8")
         return config, {"idf": self._vectorizer.idf_, "words": np.frombuffer(words, dtype=np.uint8)}
 
-    def _restore(self, config: dict[str, Any], arrays: dict[str, NDArray[Any]]) -> None:
+    def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(config, arrays)
         try:
             TextFeatures.__init__(self, config.get("min_df"), config.get("max_features"))  # type: ignore[arg-type]
@@ -388,7 +389,7 @@ def _texts(X: Any) -> list[str]:
     return texts
 
 
-def _stored_column(arrays: dict[str, NDArray[Any]], name: str, n_features: int) -> NDArray[np.float32]:
+def _stored_column(arrays: dict[str, Any], name: str, n_features: int) -> NDArray[np.float32]:
     stored = arrays.get(name)
     if not isinstance(stored, np.ndarray) or stored.dtype != np.float32 or stored.shape != (n_features,):
         raise ModelFormatError(f"the stored features step has no float32 {name!r} array of {n_features} numbers")
@@ -397,7 +398,7 @@ def _stored_column(arrays: dict[str, NDArray[Any]], name: str, n_features: int) 
     return stored
 
 
-def _stored_idf(arrays: dict[str, NDArray[Any]], n_features: int) -> NDArray[Any]:
+def _stored_idf(arrays: dict[str, Any], n_features: int) -> NDArray[Any]:
     idf = arrays.get("idf")
     if not isinstance(idf, np.ndarray) or idf.dtype != np.float32 or idf.shape != (n_features,):
         raise ModelFormatError(f"the stored features step has no float32 'idf' array of {n_features} weights")

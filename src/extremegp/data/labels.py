@@ -10,11 +10,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
-from extremegp.data.validation import FloatCSR, entry_position, first_fault, is_mapped
+from extremegp.engine.matrices import FloatCSR, entry_position, first_fault, is_mapped
 from extremegp.errors import DataError, SettingsError
 
 Label: TypeAlias = str | int
 
+_MOST_COUNT = 2**24  # up to which float32 has every integer
 _LISTS = (list, tuple, set, frozenset)
 
 
@@ -24,6 +25,10 @@ class LabelSpace:
     Args:
         names: the K names in column order, strings or integers (1 and "1" differ).
 
+    Attributes:
+        names: the K names.
+        columns: the column of each name.
+
     Raises:
         DataError: no names, a name twice, or a name that is neither string nor integer.
     """
@@ -32,11 +37,11 @@ class LabelSpace:
         if isinstance(names, (str, bytes)):
             raise DataError(f"label names must be a list of names, not the single string {names!r}; pass [{names!r}]")
         self.names: tuple[Label, ...] = tuple(_label(name) for name in names)
-        self._columns = {name: column for column, name in enumerate(self.names)}
+        self.columns = {name: column for column, name in enumerate(self.names)}
         if not self.names:
             raise DataError("there are no labels; at least one row must have one")
-        if len(self._columns) < len(self.names):
-            twice = next(name for column, name in enumerate(self.names) if self._columns[name] != column)
+        if len(self.columns) < len(self.names):
+            twice = next(name for column, name in enumerate(self.names) if self.columns[name] != column)
             raise DataError(f"the label name {twice!r} comes twice; names must be unique")
 
     @classmethod
@@ -88,7 +93,7 @@ class LabelSpace:
         for row, labels in enumerate(_rows(lists)):
             columns = set()
             for label in labels:
-                column = self._columns.get(_label(label))
+                column = self.columns.get(_label(label))
                 if column is not None:
                     columns.add(column)
                 elif unknown == "error":
@@ -118,23 +123,25 @@ class LabelSpace:
         return [names[start:end] for start, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)]
 
 
-def encode_targets(Y: Any) -> tuple[FloatCSR, LabelSpace | None]:
+def encode_targets(Y: Any, *, counts: bool = False) -> tuple[FloatCSR, LabelSpace | None]:
     """Bring multi-label targets into the one form that the library computes on.
 
     Args:
         Y: N x K indicator of zeros and ones (any scipy sparse format, or an array), or a sequence of N lists of label
             names. Nested Python lists are always read as lists of names: give an indicator as array.
+        counts: take 0, 1, 2 and so on in place of zeros and ones.
 
     Returns:
-        The targets as N x K float32 CSR of ones with sorted indices, a copy unless they are such a matrix that is
-        mapped from files; and the label names if Y had names.
+        The targets as N x K float32 CSR of ones, or counts, with sorted indices, a copy unless they are such a matrix
+        of ones that is mapped from files; and the label names if Y had names.
 
     Raises:
         DataError: Y is one label per row, not 2-D, without rows or columns, not made of real numbers, or has an entry
-            other than 0 and 1 (its row and column are named; in a sparse Y, a position stored twice counts as sum).
+            other than 0 and 1, or than a count (its row and column are named; in a sparse Y, a position stored twice
+            counts as sum).
     """
     if issparse(Y):
-        return _indicator(Y), None
+        return _indicator(Y, counts), None
     if isinstance(Y, (str, bytes, dict)):
         raise DataError(f"Y must be an indicator matrix or a list of label lists, not {type(Y).__name__}")
     if not isinstance(Y, (list, tuple)):
@@ -151,7 +158,7 @@ def encode_targets(Y: Any) -> tuple[FloatCSR, LabelSpace | None]:
         raise DataError(_one_label_each())
     if Y.ndim != 2:
         raise DataError(f"Y must be 2-D (rows x labels); its shape is {Y.shape}")
-    return _indicator(Y), None
+    return _indicator(Y, counts), None
 
 
 def _one_label_each() -> str:
@@ -161,7 +168,7 @@ def _one_label_each() -> str:
     )
 
 
-def _indicator(Y: Any) -> FloatCSR:
+def _indicator(Y: Any, counts: bool) -> FloatCSR:
     if Y.dtype.kind not in "biuf":
         raise DataError(
             f"Unknown label type: Y has dtype {Y.dtype}; an indicator has 0 and 1 as bool, integer or float numbers"
@@ -179,11 +186,16 @@ def _indicator(Y: Any) -> FloatCSR:
     # Counted in float64, where narrow integers and bool would wrap or saturate.
     matrix = matrix.astype(np.float64)
     matrix.sum_duplicates()
-    bad = np.flatnonzero((matrix.data != 0) & (matrix.data != 1))
+    values = matrix.data
+    sound = (values == 0) | (values == 1)
+    if counts:
+        sound = (values >= 0) & (values <= _MOST_COUNT) & (values == np.floor(values))
+    bad = np.flatnonzero(~sound)
     if bad.size:
         row, column = entry_position(matrix, int(bad[0]))
+        what = "counts, 0, 1, 2 and so on" if counts else "only 0 and 1"
         raise DataError(
-            f"Y must hold only 0 and 1, but has {matrix.data[bad[0]]:g} at row {row}, column {column} (counted from 0)"
+            f"Y must hold {what}, but has {matrix.data[bad[0]]:g} at row {row}, column {column} (counted from 0)"
         )
     matrix.eliminate_zeros()
     return matrix.astype(np.float32)
@@ -203,7 +215,7 @@ def _refuse_nested_indicator(rows: Sequence[Any]) -> None:
         )
 
 
-def _rows(lists: Iterable[Iterable[Label]]) -> Iterable[Iterable[Label]]:
+def _rows(lists: Iterable[Any]) -> Iterable[Iterable[Label]]:
     if isinstance(lists, (str, bytes)):
         raise DataError(f"expected a list of label lists, not the single string {lists!r}; pass [[{lists!r}]]")
     for row, labels in enumerate(lists):

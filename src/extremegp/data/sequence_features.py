@@ -12,7 +12,7 @@ from scipy.sparse import diags_array, issparse
 
 from extremegp.data.templates import Template
 from extremegp.data.tokens import TokenFeatures, stack_arrays
-from extremegp.data.validation import FloatMatrix
+from extremegp.engine.matrices import FloatMatrix
 from extremegp.errors import DataError, ExtremeGPError, ModelFormatError, SettingsError
 
 Weighting = Literal["none", "idf"]

@@ -13,8 +13,7 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
-from extremegp.data.blocks import BEGINNING, MAX_COLUMNS, Part, Position, RowBlock, RowStream, Sizes, assemble
-from extremegp.data.xc import Dataset
+from extremegp.data.blocks import BEGINNING, MAX_COLUMNS, Dataset, Part, Position, RowBlock, RowStream, Sizes, assemble
 from extremegp.errors import DataError, SettingsError
 from extremegp.storage.streams import text_blocks
 
@@ -44,8 +43,7 @@ def read_svmlight(
             names the file, and the line where one is to blame.
         SettingsError: `zero_based` is something else.
     """
-    X, Y, first_labels = assemble(SvmlightStream(path, n_features=n_features, n_labels=n_labels, zero_based=zero_based))
-    return Dataset(X, Y, first_labels=first_labels)
+    return assemble(SvmlightStream(path, n_features=n_features, n_labels=n_labels, zero_based=zero_based))
 
 
 class SvmlightStream(RowStream):
@@ -100,7 +98,7 @@ class SvmlightStream(RowStream):
         return Sizes(self._D or D, self._K or max(label, 0) + 1, first)
 
     def _rows(self, content: bytes, n_lines: int) -> RowBlock:
-        def fail(problem: str, row: int) -> NoReturn:
+        def fail(problem: str, row: Any) -> NoReturn:
             raise DataError(problem, path=self._path, line=n_lines + _line_of_row(content, row))
 
         try:
@@ -149,7 +147,7 @@ class SvmlightStream(RowStream):
             self.learnt["label"] = [highest, n_lines + _line_of_row(content, row)]
 
 
-def _row_of_entry(X: csr_matrix[Any], entry: int) -> int:
+def _row_of_entry(X: csr_matrix[Any], entry: Any) -> int:
     return int(np.searchsorted(X.indptr, entry, side="right")) - 1
 
 
@@ -179,6 +177,6 @@ def _first_bad_line(content: bytes, zero_based: bool) -> int:
     return bad
 
 
-def _line_of_row(content: bytes, row: int) -> int:
+def _line_of_row(content: bytes, row: Any) -> int:
     rows = (number for number, line in enumerate(content.split(b"\n"), 1) if line.split(b"#")[0].split())
     return next(number for i, number in enumerate(rows) if i == row)

@@ -6,9 +6,9 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
-from extremegp.errors import DataError, SettingsError
+from extremegp.errors import DataError, SettingsError, located
 
 _MACRO = re.compile(r"%x\[(-?[0-9]{1,4}),([0-9]{1,4})\]")
 _MAX_OFFSET = 1000
@@ -59,14 +59,13 @@ class Template:
             line = (line.removeprefix("\ufeff") if number == 1 else line).rstrip(" \t\r\n")
             if not line or line.startswith("#"):
                 continue
-            if line in first_at:
-                raise DataError(
-                    f"the same as line {first_at[line]}: its features would count double; remove one of them",
-                    path=name,
-                    line=number,
-                )
-            first_at[line] = number
-            rules.append(_rule(line, name, number))
+            with located(name, number):
+                if line in first_at:
+                    raise DataError(
+                        f"the same as line {first_at[line]}: its features would count double; remove one of them"
+                    )
+                first_at[line] = number
+                rules.append(_rule(line))
         if not rules:
             raise DataError("the template has no lines; write some such as U00:%x[0,0]", path=name)
         return cls(tuple(rules))
@@ -121,7 +120,7 @@ class Template:
         """
         return self._expand(self._binary, sequence)
 
-    def _expand(self, rules: tuple[_Rule, ...], sequence: Sequence[Sequence[str]]) -> list[list[str]]:
+    def _expand(self, rules: tuple[_Rule, ...], sequence: Any) -> list[list[str]]:
         self._check(sequence)
         shifted = {macro: _shifted(sequence, *macro) for macro in {macro for rule in rules for macro in rule.macros}}
         by_rule = [
@@ -132,7 +131,7 @@ class Template:
         ]
         return list(map(list, zip(*by_rule, strict=True))) if by_rule else [[] for _ in sequence]
 
-    def _check(self, sequence: Sequence[Sequence[str]]) -> None:
+    def _check(self, sequence: Any) -> None:
         if isinstance(sequence, (str, bytes)):
             raise DataError(f"expected a list of tokens, not {type(sequence).__name__}")
         for t, token in enumerate(sequence):
@@ -151,25 +150,19 @@ class Template:
                 raise DataError(f"token {t} (counted from 0) has columns that are not strings: {token!r}")
 
 
-def _rule(line: str, name: str, number: int) -> _Rule:
+def _rule(line: str) -> _Rule:
     if line[0] not in "UB":
         raise DataError(
-            f"a line starts with U (features of a label), B (of two neighbouring labels) or #, not {line[:40]!r}",
-            path=name,
-            line=number,
+            f"a line starts with U (features of a label), B (of two neighbouring labels) or #, not {line[:40]!r}"
         )
     if "%" in _MACRO.sub("", line):
         raise DataError(
-            f"a % starts a macro %x[row,column] of two integers without blanks, such as %x[-1,0]; found {line[:80]!r}",
-            path=name,
-            line=number,
+            f"a % starts a macro %x[row,column] of two integers without blanks, such as %x[-1,0]; found {line[:80]!r}"
         )
     macros = tuple((int(row), int(column)) for row, column in _MACRO.findall(line))
     for row, _ in macros:
         if abs(row) > _MAX_OFFSET:
-            raise DataError(
-                f"the row {row} is beyond {_MAX_OFFSET} tokens; macros are %x[row,column]", path=name, line=number
-            )
+            raise DataError(f"the row {row} is beyond {_MAX_OFFSET} tokens; macros are %x[row,column]")
     return _Rule(line, _MACRO.sub("%s", line), macros)
 
 

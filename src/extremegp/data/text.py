@@ -7,11 +7,11 @@ import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 from extremegp.data.blocks import BEGINNING, Position
-from extremegp.errors import DataError
-from extremegp.storage.streams import atomic_writer, text_blocks
+from extremegp.errors import DataError, located
+from extremegp.storage.streams import atomic_writer, text_blocks, utf8
 
 _SURROGATE = re.compile("[\ud800-\udfff]")
 
@@ -78,13 +78,12 @@ def text_records(
             number += 1
             if not line.strip():
                 continue
-            text, row_labels = _record(line, path, number)
-            if labelled is not None and labelled != (row_labels is not None):
-                raise DataError(
-                    'either every line must have "labels" or none; write "labels": [] for a text without labels',
-                    path=path,
-                    line=number,
-                )
+            with located(path, number):
+                text, row_labels = _record(line)
+                if labelled not in (None, row_labels is not None):
+                    raise DataError(
+                        'either every line must have "labels" or none; write "labels": [] for a text without labels'
+                    )
             labelled = row_labels is not None
             texts.append(text)
             labels.append(row_labels or [])
@@ -117,40 +116,37 @@ def write_jsonl(path: str | Path, texts: Sequence[str], labels: Sequence[Sequenc
                 line = json.dumps(record).encode("ascii")
             except TypeError as error:
                 raise DataError(f"text {i} or its labels are not strings: {error}", path=path) from error
-            _record(line, Path(path), i + 1)
+            with located(path, i + 1):
+                _record(line)
             stream.write(line + b"\n")
 
 
-def _record(line: bytes, path: Path, number: int) -> tuple[str, list[str] | None]:
-    def fail(problem: str) -> NoReturn:
-        raise DataError(problem, path=path, line=number)
-
+def _record(line: bytes) -> tuple[str, list[str] | None]:
+    text = utf8(line)
     try:
-        record = json.loads(line.decode("utf-8"))
-    except UnicodeDecodeError as error:
-        fail(f"not UTF-8 text (byte {error.start} of the line); convert the file to UTF-8")
+        record = json.loads(text)
     except json.JSONDecodeError as error:
-        fail(f"not valid JSON: {error.msg} at character {error.colno}")
-    except RecursionError:
-        fail("not a record: nested too deeply")
+        raise DataError(f"not valid JSON: {error.msg} at character {error.colno}") from error
+    except RecursionError as error:
+        raise DataError("not a record: nested too deeply") from error
     if not isinstance(record, dict):
-        fail(f'expected an object like {{"text": "...", "labels": ["a"]}}, not {_json_type(record)}')
+        raise DataError(f'expected an object like {{"text": "...", "labels": ["a"]}}, not {_json_type(record)}')
     if "text" not in record:
-        fail('the key "text" is missing')
+        raise DataError('the key "text" is missing')
     text = record["text"]
     if not isinstance(text, str):
-        fail(f'"text" must be a string, not {_json_type(text)}')
+        raise DataError(f'"text" must be a string, not {_json_type(text)}')
     labels = record.get("labels")
     if "labels" in record:
         if not isinstance(labels, list):
-            fail(f'"labels" must be a list of strings such as ["a", "b"], not {_json_type(labels)}')
+            raise DataError(f'"labels" must be a list of strings such as ["a", "b"], not {_json_type(labels)}')
         for label in labels:
             if not isinstance(label, str):
-                fail(f'"labels" must hold only strings, not {_json_type(label)}; put quotes around it')
+                raise DataError(f'"labels" must hold only strings, not {_json_type(label)}; put quotes around it')
     for string in (text, *(labels or ())):
         # JSON can spell half of a surrogate pair, which no UTF-8 file can hold later on.
         if _SURROGATE.search(string):
-            fail("a string holds half of a surrogate pair; correct or remove that escape")
+            raise DataError("a string holds half of a surrogate pair; correct or remove that escape")
     return text, labels
 
 

@@ -16,7 +16,8 @@ from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction import FeatureHasher
 
 from extremegp.data.classes import ClassSpace, encode_classes
-from extremegp.data.validation import FloatCSR, FloatMatrix, check_inputs, entry_position
+from extremegp.data.validation import check_inputs
+from extremegp.engine.matrices import FloatCSR, FloatMatrix, entry_position
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
 _MAX_HASH_SIZE = 2**31 - 1
@@ -244,7 +245,7 @@ def _place(row: int, lengths: Any) -> str:
     return f"token {row - (int(ends[s - 1]) if s else 0)} of sequence {s} (counted from 0)"
 
 
-def _tokens(sequences: Iterable[Iterable[Any]], lengths: list[int]) -> Iterator[tuple[list[str], list[float]]]:
+def _tokens(sequences: Any, lengths: list[int]) -> Iterator[tuple[list[str], list[float]]]:
     """Names and values of the features of every token; the length of a sequence is added once it was read."""
     if isinstance(sequences, _NOT_SEQUENCES) or not isinstance(sequences, Iterable):
         raise DataError(f"X must be a list of sequences of tokens, not {type(sequences).__name__}")
@@ -358,7 +359,7 @@ def _is_count(value: Any) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 1
 
 
-def _stored_names(arrays: Mapping[str, NDArray[Any]]) -> list[str]:
+def _stored_names(arrays: Mapping[str, Any]) -> list[str]:
     stored, offsets = arrays.get("names"), arrays.get("offsets")
     if not isinstance(stored, np.ndarray) or stored.dtype != np.uint8 or stored.ndim != 1:
         raise ModelFormatError("the stored token features have no 'names' array of bytes")

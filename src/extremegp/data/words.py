@@ -12,7 +12,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 from extremegp.data.blocks import BEGINNING, Part, Position, RowBlock, RowStream, Sizes
 from extremegp.data.labels import LabelSpace
 from extremegp.data.text import TextRecords, text_records
-from extremegp.data.validation import FloatCSR
+from extremegp.engine.matrices import FloatCSR
 from extremegp.errors import DataError
 
 MAX_WORDS = 5_000_000
@@ -90,7 +90,8 @@ class WordStream(RowStream):
     def parts(self, start: Position = BEGINNING) -> Iterator[Part]:
         for records in text_records(self._path, start, labelled=self.learnt["labelled"]):
             self.learnt["labelled"] = records.labels is not None
-            yield Part(self._rows(records), records.end, records.read)
+            if records.texts:
+                yield Part(self._rows(records), records.end, records.read)
             start = records.end
         if not start.row:
             raise DataError("the file has no records, only blank lines", path=self._path)
@@ -99,21 +100,8 @@ class WordStream(RowStream):
         return Sizes(len(self._vectorizer.vocabulary), len(self._space))
 
     def _rows(self, records: TextRecords) -> RowBlock:
-        if not records.texts:
-            nothing = np.empty(0, np.int32)
-            lengths = np.empty(0, np.int64)
-            return RowBlock(lengths, nothing, np.empty(0, np.float32), lengths, nothing, nothing)
         X: FloatCSR = self._vectorizer.transform(records.texts)
         lists = records.labels or [[] for _ in records.texts]
-        Y = self._space.encode(lists, unknown="ignore")
-        columns = {name: column for column, name in enumerate(self._space.names)}
-        known = ([columns[label] for label in labels if label in columns] for labels in lists)
-        first_labels = np.array([next(iter(labels), -1) for labels in known], np.int32)
-        return RowBlock(
-            np.diff(X.indptr).astype(np.int64),
-            X.indices.astype(np.int32, copy=False),
-            X.data,
-            np.diff(Y.indptr).astype(np.int64),
-            Y.indices.astype(np.int32, copy=False),
-            first_labels,
-        )
+        known = self._space.columns
+        first_labels = [next((known[label] for label in labels if label in known), -1) for labels in lists]
+        return RowBlock.of(X, self._space.encode(lists, unknown="ignore"), np.asarray(first_labels, np.int32))

@@ -7,9 +7,7 @@ and features counted from 0. A row without labels starts with a space; a row may
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
 from itertools import chain
 from pathlib import Path
 from typing import Any, NoReturn
@@ -18,32 +16,30 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from extremegp.data.blocks import BEGINNING, MAX_COLUMNS, Part, Position, RowBlock, RowStream, Sizes, assemble
+from extremegp.data.blocks import (
+    BEGINNING,
+    MAX_COLUMNS,
+    Dataset,
+    Part,
+    Position,
+    RowBlock,
+    RowStream,
+    Sizes,
+    assemble,
+    first_of_rows,
+)
 from extremegp.data.labels import encode_targets
-from extremegp.data.validation import FloatCSR, check_inputs, increasing
-from extremegp.errors import DataError
+from extremegp.data.validation import check_inputs
+from extremegp.engine.matrices import FloatCSR
+from extremegp.errors import DataError, located
 from extremegp.storage.streams import atomic_writer, text_blocks
 
-_NUMBER = re.compile(rb"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]+)?")
+# Possessive, so that what is no row is found out in one pass.
+_NUMBER = rb"[+-]?+(?:[0-9]++\.?+[0-9]*+|\.[0-9]++)(?:[eE][+-]?+[0-9]++)?+"
+_LABELS = rb"[0-9]++(?:,[0-9]++)*+"
+_ROWS = re.compile(rb"(?:(?:%s)?+(?:[ \t]++(?:[0-9]++:%s)?+)*+\n)*+" % (_LABELS, _NUMBER))
 _NOT_FINITE = re.compile(rb"[+-]?(nan|inf|infinity)", re.IGNORECASE)
 _HEADER = "the header must be three integers 'N D K' (rows, features, labels)"
-
-
-@dataclass(frozen=True, eq=False)
-class Dataset:
-    """A multi-label data set.
-
-    Attributes:
-        X: features, N x D, float32 CSR with sorted unique indices and no stored zeros.
-        Y: labels, N x K, float32 CSR of ones with sorted unique indices; rows without labels are kept.
-        label_names: the K label names, where the source has them.
-        first_labels: of each row the label that the source lists first, -1 where it lists none; None if not known.
-    """
-
-    X: FloatCSR
-    Y: FloatCSR
-    label_names: list[str] | None = None
-    first_labels: NDArray[np.int32] | None = None
 
 
 def read_xc(path: str | Path, *, n_features: int | None = None, n_labels: int | None = None) -> Dataset:
@@ -61,8 +57,7 @@ def read_xc(path: str | Path, *, n_features: int | None = None, n_labels: int | 
     Raises:
         DataError: the file cannot be read, or breaks the format; names the file and the line.
     """
-    X, Y, first_labels = assemble(XCStream(path, n_features=n_features, n_labels=n_labels))
-    return Dataset(X, Y, first_labels=first_labels)
+    return assemble(XCStream(path, n_features=n_features, n_labels=n_labels))
 
 
 class XCStream(RowStream):
@@ -78,7 +73,8 @@ class XCStream(RowStream):
         self._first = next(self._blocks)
         header, _, rest = self._first.lines.partition(b"\n")
         self._first = self._first._replace(lines=rest)
-        self._n_rows, self._D, self._K = _header(header, self._path, n_features, n_labels)
+        with located(self._path, 1):
+            self._n_rows, self._D, self._K = _header(header, n_features, n_labels)
         self._sizes = Sizes(n_features or self._D, n_labels or self._K)
         self.n_rows = self._n_rows
         self.learnt = {}
@@ -89,9 +85,9 @@ class XCStream(RowStream):
         for block in blocks:
             lines = _within(block.lines, self._n_rows - n_read, n_read + 2, path)
             if lines:
-                rows = _parse_fast(lines, D, K) or _parse_lines(lines, D, K, path, n_read + 2)
+                rows = _parse(lines, D, K) or _refuse(lines, D, K, path, n_read + 2)
                 n_read += len(rows.n_features)
-                yield Part(rows.without_zeros(), Position(block.end, n_read + 1, n_read), block.read)
+                yield Part(rows, Position(block.end, n_read + 1, n_read), block.read)
         if n_read < self._n_rows:
             raise DataError(
                 f"the header says {self._n_rows} rows but only {n_read} follow; the file is cut short or its header is "
@@ -153,27 +149,21 @@ def _shortest(values: NDArray[np.float32]) -> list[str]:
     return shortest
 
 
-def _header(line: bytes, path: Path, n_features: int | None, n_labels: int | None) -> tuple[int, int, int]:
+def _header(line: bytes, n_features: int | None, n_labels: int | None) -> tuple[int, int, int]:
     tokens = line.split()
     if len(tokens) == 2 and all(token.isdigit() for token in tokens):
         raise DataError(
-            f"{_HEADER}; two make a matrix of the format with X and Y in separate files, which must be joined first",
-            path=path,
-            line=1,
+            f"{_HEADER}; two make a matrix of the format with X and Y in separate files, which must be joined first"
         )
     if len(tokens) != 3 or not all(re.fullmatch(rb"[0-9]{1,18}", token) for token in tokens):
-        raise DataError(f"{_HEADER}; found {_shown(line)}", path=path, line=1)
+        raise DataError(f"{_HEADER}; found {_shown(line)}")
     n_rows, D, K = (int(token) for token in tokens)
     if min(n_rows, D, K) < 1 or max(D, K) > MAX_COLUMNS:
-        raise DataError(
-            f"{_HEADER}, at least 1 and D and K at most {MAX_COLUMNS}; found {_shown(line)}", path=path, line=1
-        )
+        raise DataError(f"{_HEADER}, at least 1 and D and K at most {MAX_COLUMNS}; found {_shown(line)}")
     for what, found, limit in (("features", D, n_features), ("labels", K, n_labels)):
         if limit is not None and found > limit:
             raise DataError(
-                f"the header says {found} {what} but the model has {limit}; use data made with the same {what}",
-                path=path,
-                line=1,
+                f"the header says {found} {what} but the model has {limit}; use data made with the same {what}"
             )
     return n_rows, D, K
 
@@ -193,135 +183,54 @@ def _within(block: bytes, n_wanted: int, first_line: int, path: Path) -> bytes:
     return b"".join(line + b"\n" for line in lines[:n_wanted])
 
 
-# Token roles and what separators delimit them: (was the token empty, separator before, separator after) -> role.
-_DIGIT, _NEWLINE, _COMMA, _SPACE, _COLON, _SIGN, _OTHER = range(7)
-_BAD, _NOTHING, _LABEL, _FEATURE, _VALUE = range(5)
-
-
-def _byte_classes() -> NDArray[np.uint8]:
-    classes = np.full(256, _OTHER, dtype=np.uint8)
-    for characters, kind in (
-        (b"0123456789", _DIGIT),
-        (b"\n", _NEWLINE),
-        (b",", _COMMA),
-        (b" \t", _SPACE),
-        (b":", _COLON),
-        (b"+-.eE", _SIGN),
-    ):
-        classes[list(characters)] = kind
-    return classes
-
-
-def _token_roles() -> NDArray[np.uint8]:
-    roles = np.full((2, 5, 5), _BAD, dtype=np.uint8)
-    for before in (_NEWLINE, _COMMA):
-        for after in (_COMMA, _SPACE, _NEWLINE):
-            roles[0, before, after] = _LABEL
-    roles[0, _SPACE, _COLON] = _FEATURE
-    roles[0, _COLON, [_SPACE, _NEWLINE]] = _VALUE
-    for before in (_NEWLINE, _SPACE):
-        roles[1, before, [_SPACE, _NEWLINE]] = _NOTHING
-    return roles
-
-
-_CLASSES = _byte_classes()
-_ROLES = _token_roles()
 _TO_SPACES = bytes.maketrans(b",:\n\t", b"    ")
 
 
-def _parse_fast(block: bytes, D: int, K: int) -> RowBlock | None:
-    """Parse whole lines with array operations; None if anything is unusual, for `_parse_lines` to judge."""
-    classes = _CLASSES[np.frombuffer(block, dtype=np.uint8)]
-    if (classes == _OTHER).any():
+def _parse(block: bytes, D: int, K: int) -> RowBlock | None:
+    """Whole lines by array operations; None if any is wrong, for `_refuse` to say how."""
+    if not _ROWS.fullmatch(block):
         return None
-    ends = np.flatnonzero((classes != _DIGIT) & (classes != _SIGN))
-    after = classes[ends]
-    before = np.concatenate([[np.uint8(_NEWLINE)], after[:-1]])
-    starts = np.concatenate([[0], ends[:-1] + 1])
-    roles = _ROLES[(starts == ends).astype(np.uint8), before, after]
-    signed = roles[np.searchsorted(ends, np.flatnonzero(classes == _SIGN))]
-    if (roles == _BAD).any() or (signed != _VALUE).any():
-        return None
-    filled = roles[roles != _NOTHING]
-    numbers = _numbers(block.translate(_TO_SPACES), len(filled))
-    if numbers is None:
-        return None
-    labels, features, values = (numbers[filled == role] for role in (_LABEL, _FEATURE, _VALUE))
+    characters = np.frombuffer(block, np.uint8)
+    commas, colons, newlines = (np.flatnonzero(characters == ord(character)) for character in ",:\n")
+    starts = np.concatenate([[0], newlines[:-1] + 1])
+    labelled = (characters[starts] >= ord("0")) & (characters[starts] <= ord("9"))
+    n_labels = np.diff(np.searchsorted(commas, newlines), prepend=0) + labelled
+    n_features = np.diff(np.searchsorted(colons, newlines), prepend=0)
+    numbers = np.fromstring(block.translate(_TO_SPACES), dtype=np.float64, sep=" ")
+    is_label = np.repeat(np.tile([True, False], len(newlines)), np.stack([n_labels, 2 * n_features], axis=1).ravel())
+    labels, pairs = numbers[is_label], numbers[~is_label].reshape(-1, 2)
     with np.errstate(over="ignore"):
-        weights = values.astype(np.float32)
-    if (labels >= K).any() or (features >= D).any() or not np.isfinite(weights).all():
+        values = pairs[:, 1].astype(np.float32)
+    if (labels >= K).any() or (pairs[:, 0] >= D).any() or not np.isfinite(values).all():
         return None
-    newlines = after == _NEWLINE
-    feature_ends = np.cumsum(roles == _FEATURE)[newlines]
-    label_ends = np.cumsum(roles == _LABEL)[newlines]
-    columns = _sorted_rows(feature_ends, features.astype(np.int32), weights, D)
-    ones = np.ones(len(labels), dtype=np.float32)
-    targets = _sorted_rows(label_ends, labels.astype(np.int32), ones, K)
-    if columns is None or targets is None:
+    X = _sorted_rows(n_features, pairs[:, 0], values, D)
+    Y = _sorted_rows(n_labels, labels, np.ones(len(labels), np.float32), K)
+    if X is None or Y is None:
         return None
-    n_labels = np.diff(label_ends, prepend=0)
-    first_labels = np.full(len(n_labels), -1, dtype=np.int32)
-    labelled = n_labels > 0
-    first_labels[labelled] = labels[(label_ends - n_labels)[labelled]]
-    return RowBlock(np.diff(feature_ends, prepend=0), *columns, n_labels, targets[0], first_labels)
-
-
-def _numbers(text: bytes, count: int) -> NDArray[np.float64] | None:
-    if not count:
-        return np.empty(0)
-    with warnings.catch_warnings():
-        # Depending on its version NumPy warns or raises where it meets what is not a number.
-        warnings.simplefilter("error", DeprecationWarning)
-        try:
-            numbers = np.fromstring(text, dtype=np.float64, sep=" ")
-        except (ValueError, DeprecationWarning):
-            return None
-    return numbers if len(numbers) == count else None
+    return RowBlock.of(X, Y, first_of_rows(labels, n_labels))
 
 
 def _sorted_rows(
-    row_ends: NDArray[np.int64], indices: NDArray[np.int32], data: NDArray[np.float32], n_columns: int
-) -> tuple[NDArray[np.int32], NDArray[np.float32]] | None:
-    """Sort each row by column; None if a row has a column twice."""
-    if not increasing(row_ends, indices):
-        indptr = np.concatenate([[0], row_ends])
-        rows = csr_matrix((data, indices, indptr), shape=(len(row_ends), n_columns))
-        rows.sort_indices()
-        indices, data = rows.indices, rows.data
-        if not increasing(row_ends, indices):
-            return None
-    return indices, data
+    lengths: NDArray[np.int64], columns: NDArray[np.float64], data: NDArray[np.float32], n_columns: int
+) -> FloatCSR | None:
+    """Rows sorted by column; None if one has a column twice."""
+    indptr = np.concatenate([[0], np.cumsum(lengths)])
+    rows: FloatCSR = csr_matrix((data, columns.astype(np.int32), indptr), shape=(len(lengths), n_columns))
+    rows.sort_indices()
+    return rows if rows.has_canonical_format else None
 
 
-def _parse_lines(block: bytes, D: int, K: int, path: Path, first_line: int) -> RowBlock:
-    """Parse line by line, slowly, to say exactly what is wrong and where."""
-    columns: list[int] = []
-    values: list[np.float32] = []
-    labels: list[int] = []
-    n_features: list[int] = []
-    n_labels: list[int] = []
-    first_labels: list[int] = []
+def _refuse(block: bytes, D: int, K: int, path: Path, first_line: int) -> NoReturn:
+    """Go through the lines to say exactly what is wrong and where."""
     for number, line in enumerate(block.split(b"\n")[:-1], first_line):
-        row_labels, row = _parse_line(line, D, K, path, number)
-        labels += sorted(row_labels)
-        n_labels.append(len(row_labels))
-        first_labels.append(row_labels[0] if row_labels else -1)
-        columns += sorted(row)
-        values += [row[column] for column in sorted(row)]
-        n_features.append(len(row))
-    return RowBlock(
-        np.asarray(n_features, dtype=np.int64),
-        np.asarray(columns, dtype=np.int32),
-        np.asarray(values, dtype=np.float32),
-        np.asarray(n_labels, dtype=np.int64),
-        np.asarray(labels, dtype=np.int32),
-        np.asarray(first_labels, dtype=np.int32),
-    )
+        with located(path, number):
+            _check_line(line, D, K)
+    raise AssertionError("every line is right by itself")
 
 
-def _parse_line(line: bytes, D: int, K: int, path: Path, number: int) -> tuple[list[int], dict[int, np.float32]]:
+def _check_line(line: bytes, D: int, K: int) -> None:
     def fail(problem: str) -> NoReturn:
-        raise DataError(problem, path=path, line=number)
+        raise DataError(problem)
 
     def index(token: bytes, limit: int, what: str) -> int:
         if not token.isdigit():
@@ -336,31 +245,30 @@ def _parse_line(line: bytes, D: int, K: int, path: Path, number: int) -> tuple[l
         return int(digits)
 
     head, *tokens = re.split(rb"[ \t]", line)
-    labels: dict[int, None] = {}
+    labels: set[int] = set()
     if b":" in head:
         fail(f"{_shown(head)} stands where labels are expected; start a row without labels with a space")
     for token in head.split(b",") if head else ():
         label = index(token, K, "label")
         if label in labels:
             fail(f"label {label} comes twice in the row; remove one")
-        labels[label] = None
-    row: dict[int, np.float32] = {}
+        labels.add(label)
+    features: set[int] = set()
     for token in filter(None, tokens):
         column, colon, text = token.partition(b":")
         if not colon:
             fail(f"{_shown(token)} is not a 'feature:value' pair; write '{_shown(token, quote='')}:1' for an indicator")
         feature = index(column, D, "feature")
-        if not _NUMBER.fullmatch(text):
+        if not re.fullmatch(_NUMBER, text):
             problem = "is not finite" if _NOT_FINITE.fullmatch(text) else "is not a number"
             fail(f"the value {_shown(text)} of feature {feature} {problem}; correct or remove it")
         with np.errstate(over="ignore"):
-            value = np.float32(float(text))
-        if not np.isfinite(value):
+            finite = np.isfinite(np.float32(float(text)))
+        if not finite:
             fail(f"the value {_shown(text)} of feature {feature} is too large for float32; scale the feature down")
-        if feature in row:
+        if feature in features:
             fail(f"feature {feature} comes twice in the row; merge the two values or remove one")
-        row[feature] = value
-    return list(labels), row
+        features.add(feature)
 
 
 def _shown(token: bytes, quote: str = "'") -> str:

@@ -2,73 +2,24 @@
 
 Every kernel here but white noise is a function of three weighted inner products, x.z, x.x and z.z with
 x.z = sum_d w_d x_d z_d, so that sparse inputs cost one sparse-dense product and are never made dense. A new kernel is
-one method.
+one method, `from_products`, of an `InnerProductKernel`; one of another kind two of a `DenseKernel`, for dense inputs.
 """
 
 from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from extremegp.engine.linalg import weighted_gram
-from extremegp.engine.sparse import Inputs, matmul, weighted_square_norms
-
-
-class InnerProducts(ABC):
-    """Weighted inner products of a set of points z with themselves, and with any inputs x.
-
-    Where each of P latent functions has points of its own, those with z have a leading dimension P.
-    """
-
-    gram: Float[Tensor, "*P M M"]
-    """z_i.z_j in float64."""
-
-    @abstractmethod
-    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, " B"]]:
-        """x_i.z_j and x_i.x_i, in the dtype of the inputs."""
-
-
-class Points(ABC):
-    """M points z in the D-dimensional input space, however they are held."""
-
-    dtype: torch.dtype
-    device: torch.device
-
-    @abstractmethod
-    def __len__(self) -> int:
-        """M."""
-
-    @abstractmethod
-    def inner_products(self, weights: Tensor) -> InnerProducts:
-        """Inner products under these weights: one for all features, or as many as the points have coordinates."""
-
-
-class DensePoints(Points):
-    """Points held as an array, M x D."""
-
-    def __init__(self, z: Float[Tensor, "M D"]) -> None:
-        self.z, self.dtype, self.device = z, z.dtype, z.device
-
-    def __len__(self) -> int:
-        return len(self.z)
-
-    def inner_products(self, weights: Tensor) -> InnerProducts:
-        return _DenseProducts(self.z, weights)
-
-
-class _DenseProducts(InnerProducts):
-    def __init__(self, z: Tensor, weights: Tensor) -> None:
-        self.weights = weights
-        self.weighted, self.gram = weighted_gram(z, weights)
-
-    def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
-        return matmul(x, self.weighted.T), weighted_square_norms(x, self.weights)
+from extremegp.engine.part import Part
+from extremegp.engine.points import DensePoints, InnerProducts, Points
+from extremegp.engine.sparse import Inputs
 
 
 class KernelAt(ABC):
@@ -82,16 +33,24 @@ class KernelAt(ABC):
         """k(z_i, z_j) in float64, which its factorisation needs, from inputs of any precision."""
 
     @abstractmethod
-    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*P B"]]:
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*Q B"]]:
         """k(x_i, z_j) and k(x_i, x_i), in the dtype of the inputs."""
 
 
-class Kernel(nn.Module, ABC):
-    """A positive semi-definite function k(x, z); kernels add and multiply with + and *."""
+class Kernel(Part):
+    """A positive semi-definite function k(x, z); kernels add and multiply with + and *.
+
+    Attributes:
+        per_function: whether it differs between the latent functions.
+        needs_dense: whether inputs must be arrays, as they are where it is no function of inner products.
+    """
+
+    per_function: bool = False
+    needs_dense: bool = False
 
     @abstractmethod
-    def at(self, z: Points | Float[Tensor, "M D"]) -> KernelAt:
-        """The kernel with its second argument fixed."""
+    def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
+        """The kernel with its second argument fixed, for all latent functions or for some."""
 
     def forward(self, x: Inputs, z: Points | Float[Tensor, "M D"]) -> Float[Tensor, "*P B M"]:
         """k(x_i, z_j), in the dtype of the inputs."""
@@ -130,8 +89,39 @@ class InnerProductKernel(Kernel):
         """The weights of the inner products."""
         return self.log_weights.to(dtype).exp()
 
-    def at(self, z: Points | Float[Tensor, "M D"]) -> KernelAt:
-        return _InnerProductAt(self, _points(z))
+    def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
+        z = _points(z)
+        return _InnerProductAt(z.inner_products(self.weights(z.dtype)), self.from_products)
+
+
+class DenseKernel(Kernel):
+    """A kernel of dense inputs that need not be a function of inner products: `covariance` and `variance` are all."""
+
+    needs_dense = True
+
+    @abstractmethod
+    def covariance(self, x: Float[Tensor, "*P B D"], z: Float[Tensor, "*P M D"]) -> Float[Tensor, "*P B M"]:
+        """k(x_i, z_j), in the dtype of the inputs."""
+
+    @abstractmethod
+    def variance(self, x: Float[Tensor, "*P B D"]) -> Float[Tensor, "*P B"]:
+        """k(x_i, x_i)."""
+
+    def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
+        return _DenseAt(self, _points(z).dense())
+
+
+class _DenseAt(KernelAt):
+    def __init__(self, kernel: DenseKernel, z: Float[Tensor, "*P M D"]) -> None:
+        self.kernel, self.z = kernel, z
+
+    def gram(self) -> Float[Tensor, "*P M M"]:
+        z = self.z.double()
+        return self.kernel.covariance(z, z)
+
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*Q B"]]:
+        assert isinstance(x, Tensor)
+        return self.kernel.covariance(x, self.z.to(x.dtype)), self.kernel.variance(x)
 
 
 def _points(z: Points | Tensor) -> Points:
@@ -139,18 +129,17 @@ def _points(z: Points | Tensor) -> Points:
 
 
 class _InnerProductAt(KernelAt):
-    def __init__(self, kernel: InnerProductKernel, z: Points) -> None:
-        self.kernel = kernel
-        self.products = z.inner_products(kernel.weights(z.dtype))
+    def __init__(self, products: InnerProducts, from_products: Callable[[Tensor, Tensor, Tensor], Tensor]) -> None:
+        self.products, self.from_products = products, from_products
 
     def gram(self) -> Float[Tensor, "*P M M"]:
         norms = self.products.gram.diagonal(dim1=-2, dim2=-1)
-        return self.kernel.from_products(self.products.gram, norms.unsqueeze(-1), norms.unsqueeze(-2))
+        return self.from_products(self.products.gram, norms.unsqueeze(-1), norms.unsqueeze(-2))
 
-    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*P B"]]:
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*Q B"]]:
         xz, xx = self.products(x)
         zz = self.products.gram.diagonal(dim1=-2, dim2=-1).unsqueeze(-2).to(x.dtype)
-        return self.kernel.from_products(xz, xx.unsqueeze(-1), zz), self.kernel.from_products(xx, xx, xx)
+        return self.from_products(xz, xx.unsqueeze(-1), zz), self.from_products(xx, xx, xx)
 
 
 class Linear(InnerProductKernel):
@@ -161,6 +150,11 @@ class Linear(InnerProductKernel):
 
     def from_products(self, xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
         return xz
+
+
+def squared_exponential(xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
+    """exp(-|x - z|^2 / 2) from inner products that broadcast against each other."""
+    return (xz - 0.5 * (xx + zz)).clamp(max=0.0).exp()
 
 
 class SquaredExponential(InnerProductKernel):
@@ -187,8 +181,7 @@ class SquaredExponential(InnerProductKernel):
         self.log_variance = nn.Parameter(torch.tensor(math.log(variance)), requires_grad=learn_variance)
 
     def from_products(self, xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
-        exponent = xz - 0.5 * (xx + zz)
-        return self.log_variance.to(xz.dtype).exp() * exponent.clamp(max=0.0).exp()
+        return self.log_variance.to(xz.dtype).exp() * squared_exponential(xz, xx, zz)
 
 
 class SquaredExponentialPerLatent(InnerProductKernel):
@@ -201,7 +194,7 @@ class SquaredExponentialPerLatent(InnerProductKernel):
         n_functions: P.
     """
 
-    per_function: ClassVar[Mapping[str, int]] = {"log_weights": 0}
+    per_function = True
 
     def __init__(self, weight: float = 1.0, *, n_functions: int) -> None:
         super().__init__(weight, n_features=n_functions)
@@ -209,10 +202,19 @@ class SquaredExponentialPerLatent(InnerProductKernel):
     def weights(self, dtype: torch.dtype) -> Tensor:
         return self.log_weights.new_ones(1, dtype=dtype)
 
+    def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
+        z = _points(z)
+        own = self.log_weights if functions is None else self.log_weights.index_select(0, functions)
+        return _InnerProductAt(z.inner_products(self.weights(z.dtype)), partial(_per_latent, own))
+
     def from_products(self, xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
-        # Inner products with points that each function has of its own come with the dimension P already.
-        weights = self.log_weights.to(xz.dtype).exp().reshape(-1, *[1] * min(xz.ndim, 2))
-        return (weights * (xz - 0.5 * (xx + zz)).clamp(max=0.0)).exp()
+        return _per_latent(self.log_weights, xz, xx, zz)
+
+
+def _per_latent(log_weights: Tensor, xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
+    # Inner products with points that each function has of its own come with the dimension P already.
+    weights = log_weights.to(xz.dtype).exp().reshape(-1, *[1] * min(xz.ndim, 2))
+    return (weights * (xz - 0.5 * (xx + zz)).clamp(max=0.0)).exp()
 
 
 class Matern(InnerProductKernel):
@@ -220,7 +222,9 @@ class Matern(InnerProductKernel):
 
     Args:
         order: twice the smoothness: 1, 3 or 5.
-        weight, n_features, learn: as for `InnerProductKernel`; w_d is an inverse squared lengthscale.
+        weight: start of every w_d, an inverse squared lengthscale.
+        n_features: as for `InnerProductKernel`.
+        learn: whether the weights are learnt.
     """
 
     def __init__(
@@ -248,7 +252,9 @@ class ArcCosine(InnerProductKernel):
 
     Args:
         order: 0 or 1.
-        weight, n_features, learn: as for `InnerProductKernel`.
+        weight: start of every weight.
+        n_features: as for `InnerProductKernel`.
+        learn: whether the weights are learnt.
     """
 
     def __init__(
@@ -290,8 +296,7 @@ class SEPlusLinear(InnerProductKernel):
 
     def from_products(self, xz: Tensor, xx: Tensor, zz: Tensor) -> Tensor:
         a = self.mixture_logit.to(xz.dtype).sigmoid()
-        stationary = (xz - 0.5 * (xx + zz)).clamp(max=0.0).exp()
-        return torch.lerp(xz, stationary, a)
+        return torch.lerp(xz, squared_exponential(xz, xx, zz), a)
 
 
 class WhiteNoise(Kernel):
@@ -305,7 +310,7 @@ class WhiteNoise(Kernel):
         super().__init__()
         self.log_variance = nn.Parameter(torch.tensor(math.log(variance)))
 
-    def at(self, z: Points | Float[Tensor, "M D"]) -> KernelAt:
+    def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
         return _WhiteAt(self.log_variance.exp(), _points(z))
 
 
@@ -327,9 +332,11 @@ class _Pair(Kernel):
     def __init__(self, left: Kernel, right: Kernel) -> None:
         super().__init__()
         self.left, self.right = left, right
+        self.per_function = left.per_function or right.per_function
+        self.needs_dense = left.needs_dense or right.needs_dense
 
-    def at(self, z: Points | Float[Tensor, "M D"]) -> KernelAt:
-        return _PairAt(type(self).combine, self.left.at(z), self.right.at(z))
+    def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
+        return _PairAt(type(self).combine, self.left.at(z, functions), self.right.at(z, functions))
 
 
 class _PairAt(KernelAt):
@@ -339,7 +346,7 @@ class _PairAt(KernelAt):
     def gram(self) -> Float[Tensor, "*P M M"]:
         return self.combine(self.left.gram(), self.right.gram())
 
-    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*P B"]]:
+    def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*Q B"]]:
         (cross, diagonal), (other_cross, other_diagonal) = self.left(x), self.right(x)
         return self.combine(cross, other_cross), self.combine(diagonal, other_diagonal)
 

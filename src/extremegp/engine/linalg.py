@@ -26,10 +26,8 @@ class NotPositiveDefiniteError(ExtremeGPError, ArithmeticError):
     """A covariance matrix that no allowed jitter makes positive definite."""
 
 
-def inverse_cholesky(
-    covariance: Float[Tensor, "*P M M"], *, relative_jitter: float = 1e-6, dtype: torch.dtype = torch.float64
-) -> Float[Tensor, "*P M M"]:
-    """L^-1 for covariance + jitter I = L L', in `dtype`; factorised in the dtype of `covariance`, float64 for kernels.
+def cholesky(covariance: Float[Tensor, "*P M M"], *, relative_jitter: float = 0.0) -> Float[Tensor, "*P M M"]:
+    """L for covariance + jitter I = L L', without gradient, factorised in the dtype of `covariance`.
 
     The jitter is `relative_jitter` times the mean of a matrix's diagonal. On failure it grows tenfold, with a
     `JitterWarning`, up to `MAX_RELATIVE_JITTER`: beyond that the model would no longer be the one asked for.
@@ -37,14 +35,16 @@ def inverse_cholesky(
     Raises:
         NotPositiveDefiniteError: no allowed jitter is enough, or the matrix is not finite.
     """
-    size = covariance.shape[-1]
-    identity = torch.eye(size, dtype=covariance.dtype, device=covariance.device)
-    scale = covariance.detach().diagonal(dim1=-2, dim2=-1).mean(-1)[..., None, None]
-    if not torch.isfinite(covariance.detach()).all():
+    size, covariance = covariance.shape[-1], covariance.detach()
+    scale = covariance.diagonal(dim1=-2, dim2=-1).mean(-1, keepdim=True)
+    if not torch.isfinite(covariance).all():
         raise NotPositiveDefiniteError("the covariance of the inducing inputs is not finite: lower the learning rate")
     jitter = relative_jitter
     while True:
-        factor, failed = torch.linalg.cholesky_ex(covariance + (jitter * scale) * identity)
+        shifted = covariance.clone() if jitter else covariance
+        if jitter:
+            shifted.diagonal(dim1=-2, dim2=-1).add_(jitter * scale)
+        factor, failed = torch.linalg.cholesky_ex(shifted)
         if not failed.any():
             break
         jitter = 10 * max(jitter, 1e-8)
@@ -54,9 +54,25 @@ def inverse_cholesky(
                 f"{MAX_RELATIVE_JITTER:g}: remove duplicate inducing inputs, or use fewer of them"
             )
     if jitter > relative_jitter:
-        warnings.warn(f"jitter raised from {relative_jitter:g} to {jitter:g} (relative)", JitterWarning, stacklevel=2)
+        warnings.warn(f"jitter raised from {relative_jitter:g} to {jitter:g} (relative)", JitterWarning, stacklevel=3)
+    found: Tensor = factor
+    return found
+
+
+def inverse_cholesky(
+    covariance: Float[Tensor, "*P M M"], *, relative_jitter: float = 1e-6, dtype: torch.dtype = torch.float64
+) -> Float[Tensor, "*P M M"]:
+    """L^-1, in `dtype`, of the factor L that `cholesky` finds; it is differentiable."""
+    factor = cholesky(covariance, relative_jitter=relative_jitter)
+    identity = torch.eye(covariance.shape[-1], dtype=covariance.dtype, device=covariance.device)
     inverse: Tensor = _InverseFactor.apply(covariance, factor, identity, dtype)
     return inverse
+
+
+def inverse(covariance: Float[Tensor, "M M"]) -> Float[Tensor, "M M"]:
+    """The inverse of a positive definite matrix, without gradient."""
+    found: Tensor = torch.cholesky_inverse(cholesky(covariance))
+    return found
 
 
 class _InverseFactor(torch.autograd.Function):
@@ -131,7 +147,7 @@ def _block_weights(weights: Tensor, block: slice) -> Tensor:
 
 
 def weighted_gram(
-    z: Float[Tensor, "M D"], weights: Float[Tensor, " D"]
+    z: Float[Tensor, "M D"], weights: Float[Tensor, " D_or_1"]
 ) -> tuple[Float[Tensor, "M D"], Float[Tensor, "M M"]]:
     """z * weights, and z diag(weights) z' in float64 without a float64 copy of z; `weights` may be a single one.
 

@@ -18,9 +18,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extremegp.engine.sparse import Inputs, SparseRows
-
-Matrix = scipy.sparse.csr_matrix | NDArray[Any]
+from extremegp.engine.kernels import squared_exponential
+from extremegp.engine.linalg import inverse, inverse_cholesky
+from extremegp.engine.part import Part, TrainingData
+from extremegp.engine.sparse import Inputs, Matrix, SparseRows
 
 Link = Literal["logit", "log"]
 
@@ -31,7 +32,7 @@ _BLOCK_ELEMENTS = 1 << 24
 _SUBSET, _STEPS, _RATE = 800, 100, 0.05
 
 
-class RegressionMean(nn.Module):
+class RegressionMean(Part):
     """c link t_k(x), with t_k(x) = mu_k + k(x, X) a_k the regression of label k, and c learnt with the classifier.
 
     The kernel is exp(-1/2 sum_d w_d (x_d - z_d)^2). The link is the logit for labels that are present or not, with t
@@ -70,6 +71,19 @@ class RegressionMean(nn.Module):
         self.index_limits = {"rows": n_points, "columns": n_features}
         self.dense, self.link = n_stored is None, link
         self._scaled: tuple[_ScaledRows, tuple[Any, ...]] | None = None
+
+    def fit(self, data: TrainingData) -> NDArray[np.float32]:
+        """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
+        fitted = fit_regression(data.x, data.y, rng=data.rng, link=self.link, n_points=len(self.coefficients))
+        self.load_state_dict(fitted.mean.state_dict())
+        return fitted.logits
+
+    def fit_bytes(self, n_rows: int) -> int:
+        """What `fit` takes: square matrices of its points, predictions of all rows for all labels."""
+        points, n_labels = self.coefficients.shape
+        # A subset of the rows is worked out in float64.
+        squares = 3 if points == n_rows else 10
+        return 4 * (squares * points * points + 3 * n_rows * n_labels + 800 * len(self.weights))
 
     def forward(self, x: Inputs) -> Float[Tensor, "B K"]:
         """c link t_k(x_i) of new inputs."""
@@ -201,7 +215,7 @@ def learn_lengthscales(
         inputs = torch.from_numpy(chosen).float() * scale
         targets = torch.from_numpy(y[rows].toarray()).float() - frequencies
         norms = inputs.square().sum(1)
-        covariance = (inputs @ inputs.T - 0.5 * (norms.unsqueeze(1) + norms)).clamp(max=0.0).exp()
+        covariance = squared_exponential(inputs @ inputs.T, norms.unsqueeze(1), norms)
         noisy = covariance + log_noise.exp() * torch.eye(len(rows))
         precision = torch.cholesky_inverse(torch.linalg.cholesky(noisy))
         residual = (precision @ targets) / precision.diagonal().unsqueeze(1)
@@ -248,7 +262,7 @@ def _solve_all(
     targets = torch.from_numpy(y.toarray()).float()
     covariance = torch.cat(list(points.covariances(points))).float()
     covariance.diagonal().add_(noise)
-    precision = torch.cholesky_inverse(torch.linalg.cholesky(covariance))
+    precision = inverse(covariance)
     coefficients = precision @ (targets - frequencies)
     return coefficients, targets - coefficients / precision.diagonal().unsqueeze(1)
 
@@ -260,7 +274,7 @@ def _solve_subset(
     size = len(points.norms)
     covariance = torch.cat(list(points.covariances(points))).double()
     covariance.diagonal().add_(1e-6)
-    inverse_root = _inverse_root(covariance)
+    inverse_root = inverse_cholesky(covariance, relative_jitter=0.0, dtype=torch.float32)
     rows = _scaled(x, points.scale)
 
     def blocks() -> Iterator[tuple[Tensor, Tensor]]:
@@ -275,7 +289,7 @@ def _solve_subset(
     for features, targets in blocks():
         precision += features.T @ features
         projected.addmm_(features.T, targets - frequencies)
-    whitener = _inverse_root(precision)
+    whitener = inverse_cholesky(precision, relative_jitter=0.0, dtype=torch.float32)
     del precision
     solution = whitener.T @ (whitener @ projected)
     left_out = []
@@ -283,13 +297,6 @@ def _solve_subset(
         hat = (features @ whitener.T).square().sum(1, keepdim=True).clamp(max=1 - 1e-4)
         left_out.append((frequencies + features @ solution - hat * targets) / (1 - hat))
     return inverse_root.T @ solution, torch.cat(left_out)
-
-
-def _inverse_root(covariance: Tensor) -> Tensor:
-    """L^-1 of a float64 matrix L L', in float32."""
-    identity = torch.eye(len(covariance), dtype=covariance.dtype)
-    inverse: Tensor = torch.linalg.solve_triangular(torch.linalg.cholesky(covariance), identity, upper=False)
-    return inverse.float()
 
 
 def _chosen(n_rows: int, n_points: int | None = None) -> NDArray[np.int64]:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+import numpy as np
+import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals, functions_of
-from extremegp.engine.likelihoods.base import BatchContext, Likelihood
+from extremegp.engine.batch import Batch
+from extremegp.engine.latents.base import ConditionedLatents, Latents
+from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mean import RegressionMean
-from extremegp.engine.mixing import IdentityMixing, Mixing
-from extremegp.engine.sparse import Inputs, SparseRows
+from extremegp.engine.mixing import Mixing
+from extremegp.engine.part import TrainingData, parts_of
+from extremegp.engine.sparse import Inputs, fill
+from extremegp.engine.utilities import Utilities
 
 
 class ELBO(NamedTuple):
@@ -46,11 +52,6 @@ class VariationalModel(nn.Module):
         mean_function: added to the utilities; None adds nothing.
     """
 
-    # Of a model of some of the labels: which of the latent functions they have, and by what the KL of those functions
-    # stands for that of all.
-    _functions: Int[Tensor, " L"] | None = None
-    _kl_weight = 1.0
-
     def __init__(
         self,
         latents: Latents,
@@ -62,34 +63,30 @@ class VariationalModel(nn.Module):
         self.latents, self.mixing, self.likelihood = latents, mixing, likelihood
         self.mean_function = mean_function
 
-    def elbo(
-        self,
-        x: Inputs,
-        y: SparseRows,
-        *,
-        n_rows: float,
-        label_weights: Float[Tensor, " K"] | None = None,
-        mean_logits: Float[Tensor, "B K"] | None = None,
-        context: BatchContext | None = None,
-    ) -> ELBO:
-        """The bound from a batch of B inputs and their labels, out of `n_rows`; its mean over batches is exact.
+    def elbo(self, batch: Batch, conditioned: ConditionedLatents | None = None) -> ELBO:
+        """The bound from a batch, whose mean over batches and draws is exact.
 
         Args:
-            x: the inputs.
-            y: their labels that are 1, B x K.
-            n_rows: N, or what B rows stand for where rows are not drawn alike.
-            label_weights: of the labels in the data term, see `Likelihood.expected_log_prob`.
-            mean_logits: what the mean function scales, where it is known; for rows that it was fitted to, its
-                predictions without them.
-            context: the batch in training.
+            batch: the inputs and their labels.
+            conditioned: the latent functions under the current parameters, where they are conditioned already.
         """
-        conditioned = self.latents.condition()
-        latents = self.marginals(conditioned, x, mean_logits)
-        data = self.likelihood.expected_log_prob(latents, self.mixing, y, label_weights=label_weights, context=context)
-        return ELBO(data, self._kl_weight * conditioned.kl(), n_rows / x.shape[0])
+        conditioned = self.latents.condition(batch.seed) if conditioned is None else conditioned
+        utilities = self.utilities(conditioned, batch.x, batch.mean_logits)
+        data = self.likelihood.expected_log_prob(utilities, batch)
+        kl = self.latents.kl_weight * conditioned.kl() + self.likelihood.kl() + self.mixing.kl()
+        return ELBO(data, kl, batch.scale)
 
-    def restricted(self, labels: Int[Tensor, " L"], *, partial: bool = False) -> VariationalModel:
-        """The model of L of the labels: these latent functions, and a mixing with parameters of its own.
+    def utilities(
+        self, conditioned: ConditionedLatents, x: Inputs, mean_logits: Float[Tensor, "B K"] | None = None
+    ) -> Utilities:
+        """The utilities of B inputs; `mean_logits` are what the mean function scales, where they are known."""
+        offset = None
+        if self.mean_function is not None:
+            offset = self.mean_function(x) if mean_logits is None else self.mean_function.scaled(mean_logits)
+        return Utilities.at(self.mixing, conditioned, x, offset)
+
+    def select(self, labels: Int[Tensor, " L"], *, partial: bool = False) -> VariationalModel:
+        """The model of L of the labels: the same latent functions, and a mixing with parameters of its own.
 
         Its mean function still gives all K labels: it needs `mean_logits` of the L.
 
@@ -99,28 +96,54 @@ class VariationalModel(nn.Module):
                 the KL of the L stand for that of all (T 3.36): without bias if every label is as likely to be among
                 the L. The bound then costs nothing more for more labels. Else the KL is that of all functions.
         """
-        latents, one_each = self.latents, isinstance(self.mixing, IdentityMixing)
-        if one_each and partial:
-            latents = functions_of(latents, labels)
-        model = VariationalModel(
-            latents, self.mixing.restricted(labels), self.likelihood.restricted(labels), self.mean_function
+        functions = self.mixing.functions(labels)
+        return VariationalModel(
+            self.latents if functions is None else SelectedLatents(self.latents, functions, partial=partial),
+            self.mixing.select(labels),
+            self.likelihood.select(labels),
+            self.mean_function,
         )
-        if one_each and partial:
-            model._kl_weight = self.mixing.n_labels / len(labels)
-        elif one_each:
-            model._functions = labels
-        return model
 
-    def marginals(
-        self, conditioned: ConditionedLatents, x: Inputs, mean_logits: Float[Tensor, "B K"] | None = None
-    ) -> Marginals:
-        """Marginals of the latent functions at B inputs, with the offset that the mean function adds to utilities."""
-        latents = conditioned.marginals(x, self._functions)
-        if self.mean_function is None:
-            return latents
-        offset = self.mean_function(x) if mean_logits is None else self.mean_function.scaled(mean_logits)
-        return latents._replace(offset=offset)
+    @torch.no_grad()
+    def start(self, data: TrainingData) -> NDArray[np.float32] | None:
+        """Start from training data, in place.
 
-    def utilities(self, conditioned: ConditionedLatents, x: Inputs, labels: slice = slice(None)) -> Marginals:
-        """Marginals of the utilities of some labels at B inputs."""
-        return self.mixing.utilities(self.marginals(conditioned, x), labels)
+        Inducing inputs are centres of the inputs or random inputs, biases such that the labels have their frequencies,
+        loadings N(0, 1/P) or principal directions of the labels.
+
+        Returns:
+            Of a model with a mean function, which is fitted here, its predictions of every row without that row
+            (logits, N x K): what training takes for `mean_logits`.
+        """
+        for part in parts_of(self.latents):
+            part.start(data)
+        self.likelihood.start(data)
+        applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
+        bias, logits = self.likelihood.start_bias(applies, data.n_rows), None
+        if self.mean_function is not None:
+            logits = self.mean_function.fit(data)
+            # The regression starts from the recorded frequencies itself.
+            bias -= self.likelihood.start_bias(data.frequencies, data.n_rows)
+        fill(self.mixing.bias, bias)
+        self.mixing.start_loadings(data)
+        return logits
+
+
+class SelectedLatents(Latents):
+    """Some of the functions of latents, whose parameters they are.
+
+    Args:
+        latents: P functions.
+        functions: which, ascending.
+        partial: leave out what the others take; the KL of these times P / L then stands for that of all.
+    """
+
+    def __init__(self, latents: Latents, functions: Int[Tensor, " L"], *, partial: bool) -> None:
+        super().__init__()
+        self.latents, self.functions, self.partial = latents, functions, partial
+        self.n_functions = len(functions)
+        self.kl_weight = latents.n_functions / len(functions) if partial else 1.0
+
+    def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
+        own = self.functions if functions is None else self.functions[functions]
+        return self.latents.condition(seed, own) if self.partial else self.latents.condition(seed).select(own)

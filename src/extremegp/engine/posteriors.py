@@ -8,9 +8,10 @@ and L^-1 have a leading dimension P.
 from __future__ import annotations
 
 import math
-from abc import ABC, abstractmethod
-from collections.abc import Mapping
-from typing import ClassVar
+from abc import abstractmethod
+from collections.abc import Callable
+from functools import partial
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -18,52 +19,89 @@ from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
 from extremegp.engine.linalg import inverse_cholesky, lower_triangular
+from extremegp.engine.part import Part, StepSizes
 
 _LEAST_GROWTH = 0.1  # of precision in one natural step; concave data terms only ever add to it
 
 
-class Posterior(nn.Module, ABC):
-    """q(u) for P functions and M inducing inputs.
+class ConditionedPosterior(NamedTuple):
+    """q under the current parameters: v_p ~ N(mean_p, R_p diag(d_p) R_p'), in u where `before` takes a to u.
 
-    `marginals` and `kl` take what `condition` makes of L^-1, once for both: L^-1 itself unless a family says otherwise.
+    Attributes:
+        mean: E[v_p].
+        root: R, one for all functions or one for each; None for the identity.
+        log_scales: log d; None for d = 1.
+        before: what a is multiplied by first, L^-1 where q is of u = L v.
+    """
+
+    mean: Float[Tensor, "P M"]
+    root: Float[Tensor, "*P M M"] | None = None
+    log_scales: Float[Tensor, "P M"] | None = None
+    before: Float[Tensor, "*P M M"] | None = None
+
+    def marginals(self, a: Float[Tensor, "*P B M"]) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
+        """Mean a'E[v_p] and variance a'Cov[v_p]a of every function at every input."""
+        a = self._unwhitened(a)
+        square = self._rotated(a).square()
+        variance = square.sum(-1).T if self.log_scales is None else _dots(square, self.log_scales.exp())
+        return _dots(a, self.mean), variance
+
+    def noise(
+        self, a: Float[Tensor, "*P B M"], lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        """a'(v_p - E[v_p]) at the inputs of S sequences, of R draws of every v_p for each sequence."""
+        rotated = self._rotated(self._unwhitened(a))
+        if rotated.ndim == 2:
+            assert self.log_scales is not None
+            deviations = (0.5 * self.log_scales).exp().T
+            return sequence_noise(rotated, deviations, lengths, (n_draws, len(self.mean)), generator)
+        if self.log_scales is not None:
+            rotated = rotated * (0.5 * self.log_scales).exp().unsqueeze(1)
+        unit, none = rotated.new_ones(rotated.shape[-1]), rotated.new_empty(n_draws, rotated.shape[1], 0)
+        drawn = (sequence_noise(part, unit, lengths, (n_draws, 1), generator) for part in rotated)
+        return torch.cat([none, *drawn], dim=-1)
+
+    def select(self, functions: Int[Tensor, " L"]) -> ConditionedPosterior:
+        """That of some of the functions."""
+        mean, log_scales = (None if part is None else part[functions] for part in (self.mean, self.log_scales))
+        assert mean is not None
+        root, before = (of_functions(part, functions) for part in (self.root, self.before))
+        return ConditionedPosterior(mean, root, log_scales, before)
+
+    def _unwhitened(self, a: Tensor) -> Tensor:
+        return a if self.before is None else a @ self.before
+
+    def _rotated(self, a: Tensor) -> Tensor:
+        return a if self.root is None else torch.matmul(a, self.root)
+
+
+def of_functions(matrices: Tensor | None, functions: Int[Tensor, " L"]) -> Tensor | None:
+    """Those of some of the functions, P x .. x ..; a matrix that all share, or None, is theirs too."""
+    return matrices if matrices is None or matrices.ndim < 3 else matrices.index_select(0, functions)
+
+
+class Posterior(Part):
+    """q(u) for P functions and M inducing inputs.
 
     Attributes:
         needs_float64: whether L^-1 must come in float64 whatever the dtype of the rest.
-        per_function: the parameters that have a row for each function, and its dimension.
+        own_covariances: whether every function has a matrix of its own.
     """
 
     needs_float64: ClassVar[bool] = False
-    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0}
-
-    def condition(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, "*P M M"]:
-        """What depends on L^-1 alone."""
-        return inverse_factor
+    own_covariances: ClassVar[bool] = False
+    q_mean: nn.Parameter
 
     @abstractmethod
-    def marginals(
-        self, a: Float[Tensor, "*P B M"], conditioned: Float[Tensor, "*P M M"], /
-    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
-        """Mean a'E[v_p] and variance a'Cov[v_p]a of every function at every input."""
+    def condition(
+        self, inverse_factor: Float[Tensor, "*P M M"], functions: Int[Tensor, " L"] | None = None
+    ) -> tuple[ConditionedPosterior, Callable[[], Float[Tensor, ""]]]:
+        """The posterior of all functions or of some, and what gives sum_p KL[q(u_p) || p(u_p)] of them.
 
-    @abstractmethod
-    def noise(
-        self,
-        a: Float[Tensor, "*P B M"],
-        conditioned: Float[Tensor, "*P M M"],
-        lengths: Int[Tensor, " S"],
-        n_draws: int,
-        generator: torch.Generator,
-        /,
-    ) -> Float[Tensor, "R B P"]:
-        """a'(v_p - E[v_p]) at the inputs of S sequences, of R draws of every v_p for each sequence."""
-
-    @abstractmethod
-    def kl(self, conditioned: Float[Tensor, "*P M M"], /) -> Float[Tensor, ""]:
-        """sum_p KL[q(u_p) || p(u_p)]."""
-
-    def natural_parameters(self) -> list[nn.Parameter]:
-        """The parameters that `natural_step` moves; none where the family has no natural gradient in closed form."""
-        return []
+        Args:
+            inverse_factor: L^-1, of these functions where each has its own.
+            functions: which; all by default.
+        """
 
     def natural_step(self, step: float, scale: float) -> None:
         """A step along the natural gradient of the bound (Salimbeni, Eleftheriadis and Hensman 2018), in place.
@@ -75,7 +113,15 @@ class Posterior(nn.Module, ABC):
             step: its length, in (0, 1].
             scale: the parameters hold gradients of -bound / scale.
         """
-        raise NotImplementedError(f"{type(self).__name__} has no natural gradient in closed form")
+        super().natural_step(step, scale)
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        n_functions, n_inducing = self.q_mean.shape
+        each = sizes.labels if sizes.partial else n_functions
+        # Draws of sequences need no squares.
+        own = (2 if sizes.sequences else 6) * each if self.own_covariances else 0
+        of_sequences = 3 * sizes.sequences * n_inducing * sizes.draws * n_functions
+        return (8 + own) * sizes.rows * n_inducing + of_sequences
 
 
 def _start_mean(n_functions: int, n_inducing: int) -> nn.Parameter:
@@ -104,17 +150,13 @@ def _made_positive(precision: Float[Tensor, "P M M"]) -> Float[Tensor, "P M M"]:
     return raised
 
 
+def _rows(values: Tensor, functions: Int[Tensor, " L"] | None) -> Tensor:
+    return values if functions is None else values.index_select(0, functions)
+
+
 def _dots(a: Float[Tensor, "*P B M"], v: Float[Tensor, "P M"]) -> Float[Tensor, "B P"]:
     """a.v_p for every row of a, or for every row of a_p."""
     return a @ v.T if a.ndim == 2 else (a @ v.unsqueeze(-1)).squeeze(-1).T
-
-
-def _noise_of_each(
-    rotated: Float[Tensor, "P B M"], lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
-) -> Float[Tensor, "R B P"]:
-    """Where every function has a basis of its own: (a C_p)'e."""
-    unit = rotated.new_ones(rotated.shape[-1])
-    return torch.cat([sequence_noise(part, unit, lengths, (n_draws, 1), generator) for part in rotated], dim=-1)
 
 
 class SharedBasis(Posterior):
@@ -129,40 +171,24 @@ class SharedBasis(Posterior):
         variance: start of every d_pj.
     """
 
-    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "log_scales": 0}
-
     def __init__(self, n_functions: int, n_inducing: int, *, variance: float = 0.25) -> None:
         super().__init__()
         self.q_mean = _start_mean(n_functions, n_inducing)
         self.log_scales = nn.Parameter(torch.full((n_functions, n_inducing), math.log(variance)))
         self.raw_basis = nn.Parameter(torch.zeros(n_inducing, n_inducing))
 
-    def marginals(
-        self, a: Float[Tensor, "*P B M"], inverse_factor: Float[Tensor, "*P M M"]
-    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
-        rotated = a @ lower_triangular(self.raw_basis)
-        return _dots(a, self.q_mean), _dots(rotated.square(), self.log_scales.exp())
+    def condition(
+        self, inverse_factor: Float[Tensor, "*P M M"], functions: Int[Tensor, " L"] | None = None
+    ) -> tuple[ConditionedPosterior, Callable[[], Float[Tensor, ""]]]:
+        mean, log_scales = (_rows(part, functions) for part in (self.q_mean, self.log_scales))
+        conditioned = ConditionedPosterior(mean, lower_triangular(self.raw_basis), log_scales)
+        return conditioned, partial(self._kl, mean, log_scales)
 
-    def noise(
-        self,
-        a: Float[Tensor, "*P B M"],
-        conditioned: Float[Tensor, "*P M M"],
-        lengths: Int[Tensor, " S"],
-        n_draws: int,
-        generator: torch.Generator,
-    ) -> Float[Tensor, "R B P"]:
-        if a.ndim > 2:
-            deviations = (0.5 * self.log_scales).exp().unsqueeze(1)
-            return _noise_of_each(a @ lower_triangular(self.raw_basis) * deviations, lengths, n_draws, generator)
-        deviations = (0.5 * self.log_scales).exp().T
-        rotated = a @ lower_triangular(self.raw_basis)
-        return sequence_noise(rotated, deviations, lengths, (n_draws, len(self.q_mean)), generator)
-
-    def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
+    def _kl(self, mean: Float[Tensor, "P M"], log_scales: Float[Tensor, "P M"]) -> Float[Tensor, ""]:
         basis = lower_triangular(self.raw_basis)
-        trace = basis.square().sum(0) @ self.log_scales.exp().sum(0)
-        log_det = self.log_scales.sum() + 2 * len(self.q_mean) * self.raw_basis.diagonal().sum()
-        return 0.5 * (trace + self.q_mean.square().sum() - self.q_mean.numel() - log_det)
+        trace = basis.square().sum(0) @ log_scales.exp().sum(0)
+        log_det = log_scales.sum() + 2 * len(mean) * self.raw_basis.diagonal().sum()
+        return 0.5 * (trace + mean.square().sum() - mean.numel() - log_det)
 
     def natural_parameters(self) -> list[nn.Parameter]:
         """Means and diagonals; the basis, given which they are natural coordinates, is left to other optimisers."""
@@ -179,33 +205,19 @@ class SharedBasis(Posterior):
 class MeanField(Posterior):
     """v_p ~ N(w_p, diag(d_p)). Arguments as `SharedBasis`."""
 
-    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "log_scales": 0}
-
     def __init__(self, n_functions: int, n_inducing: int, *, variance: float = 0.25) -> None:
         super().__init__()
         self.q_mean = _start_mean(n_functions, n_inducing)
         self.log_scales = nn.Parameter(torch.full((n_functions, n_inducing), math.log(variance)))
 
-    def marginals(
-        self, a: Float[Tensor, "*P B M"], inverse_factor: Float[Tensor, "*P M M"]
-    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
-        return _dots(a, self.q_mean), _dots(a.square(), self.log_scales.exp())
+    def condition(
+        self, inverse_factor: Float[Tensor, "*P M M"], functions: Int[Tensor, " L"] | None = None
+    ) -> tuple[ConditionedPosterior, Callable[[], Float[Tensor, ""]]]:
+        mean, log_scales = (_rows(part, functions) for part in (self.q_mean, self.log_scales))
+        return ConditionedPosterior(mean, None, log_scales), partial(self._kl, mean, log_scales)
 
-    def noise(
-        self,
-        a: Float[Tensor, "*P B M"],
-        conditioned: Float[Tensor, "*P M M"],
-        lengths: Int[Tensor, " S"],
-        n_draws: int,
-        generator: torch.Generator,
-    ) -> Float[Tensor, "R B P"]:
-        deviations = (0.5 * self.log_scales).exp()
-        if a.ndim > 2:
-            return _noise_of_each(a * deviations.unsqueeze(1), lengths, n_draws, generator)
-        return sequence_noise(a, deviations.T, lengths, (n_draws, len(self.q_mean)), generator)
-
-    def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
-        log_scales, mean = self.log_scales, self.q_mean
+    @staticmethod
+    def _kl(mean: Float[Tensor, "P M"], log_scales: Float[Tensor, "P M"]) -> Float[Tensor, ""]:
         return 0.5 * (log_scales.exp().sum() + mean.square().sum() - mean.numel() - log_scales.sum())
 
     def natural_parameters(self) -> list[nn.Parameter]:
@@ -227,7 +239,7 @@ class Full(Posterior):
         variance: start of the diagonal of L_p L_p'.
     """
 
-    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "raw_factors": 0}
+    own_covariances = True
 
     def __init__(self, n_functions: int, n_inducing: int, *, whitened: bool = True, variance: float = 0.25) -> None:
         super().__init__()
@@ -236,31 +248,20 @@ class Full(Posterior):
         diagonal = torch.eye(n_inducing) * (0.5 * math.log(variance))
         self.raw_factors = nn.Parameter(diagonal.repeat(n_functions, 1, 1))
 
-    def marginals(
-        self, a: Float[Tensor, "*P B M"], inverse_factor: Float[Tensor, "*P M M"]
-    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
-        if not self.whitened:
-            a = a @ inverse_factor
-        rotated = torch.matmul(a, lower_triangular(self.raw_factors))
-        return _dots(a, self.q_mean), rotated.square().sum(-1).T
+    def condition(
+        self, inverse_factor: Float[Tensor, "*P M M"], functions: Int[Tensor, " L"] | None = None
+    ) -> tuple[ConditionedPosterior, Callable[[], Float[Tensor, ""]]]:
+        mean, raw = (_rows(part, functions) for part in (self.q_mean, self.raw_factors))
+        before = None if self.whitened else inverse_factor
+        return ConditionedPosterior(mean, lower_triangular(raw), before=before), partial(self._kl, mean, raw, before)
 
-    def noise(
-        self,
-        a: Float[Tensor, "*P B M"],
-        conditioned: Float[Tensor, "*P M M"],
-        lengths: Int[Tensor, " S"],
-        n_draws: int,
-        generator: torch.Generator,
-    ) -> Float[Tensor, "R B P"]:
-        if not self.whitened:
-            a = a @ conditioned
-        return _noise_of_each(torch.matmul(a, lower_triangular(self.raw_factors)), lengths, n_draws, generator)
-
-    def kl(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, ""]:
-        factors: Tensor = lower_triangular(self.raw_factors)
-        mean: Tensor = self.q_mean
-        log_det = self.raw_factors.diagonal(dim1=-2, dim2=-1).sum()
-        if not self.whitened:
+    @staticmethod
+    def _kl(
+        mean: Float[Tensor, "P M"], raw: Float[Tensor, "P M M"], inverse_factor: Float[Tensor, "*P M M"] | None
+    ) -> Float[Tensor, ""]:
+        factors = lower_triangular(raw)
+        log_det = raw.diagonal(dim1=-2, dim2=-1).sum()
+        if inverse_factor is not None:
             factors, mean = inverse_factor @ factors, (inverse_factor @ mean.unsqueeze(-1)).squeeze(-1)
             log_dets = inverse_factor.diagonal(dim1=-2, dim2=-1).log().sum(-1)
             log_det = log_det + log_dets.expand(len(mean)).sum()
@@ -290,6 +291,11 @@ class Full(Posterior):
         direction = covariance @ (-scale * _gradient(self.q_mean)).double().unsqueeze(-1)
         self.q_mean.add_(direction.squeeze(-1).to(self.q_mean.dtype), alpha=step)
 
+    def step_bytes(self, sizes: StepSizes) -> int:
+        # Natural steps are in float64; what the gradient took is gone by then.
+        natural = 8 * 4 * self.raw_factors.numel() if self.whitened else 0
+        return max(0, natural - 4 * self.step_elements(sizes))
+
 
 class Parsimonious(Posterior):
     """S_p = (K_Z^-1 + Sigma_p^-1)^-1 with diagonal Sigma_p (T 2.22-2.25, S 8-10): 2 P M parameters, O(P M^3 + B P M^2).
@@ -304,39 +310,31 @@ class Parsimonious(Posterior):
         noise: start of every diagonal entry of Sigma_p, less the floor of 1e-6 that they keep.
     """
 
-    needs_float64 = True
-    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 0, "log_noise": 0}
+    needs_float64 = own_covariances = True
 
     def __init__(self, n_functions: int, n_inducing: int, *, noise: float = 1.0) -> None:
         super().__init__()
         self.q_mean = _start_mean(n_functions, n_inducing)
         self.log_noise = nn.Parameter(torch.full((n_functions, n_inducing), math.log(noise)))
 
-    def marginals(
-        self, a: Float[Tensor, "*P B M"], root: Float[Tensor, "P M M"]
-    ) -> tuple[Float[Tensor, "B P"], Float[Tensor, "B P"]]:
-        return _dots(a, self.q_mean), (a @ root.mT.to(a.dtype)).square().sum(-1).T
-
-    def noise(
-        self,
-        a: Float[Tensor, "*P B M"],
-        conditioned: Float[Tensor, "*P M M"],
-        lengths: Int[Tensor, " S"],
-        n_draws: int,
-        generator: torch.Generator,
-    ) -> Float[Tensor, "R B P"]:
-        return _noise_of_each(a @ conditioned.mT.to(a.dtype), lengths, n_draws, generator)
-
-    def kl(self, root: Float[Tensor, "P M M"]) -> Float[Tensor, ""]:
-        """1/2 sum_p [tr B_p^-1 + ||w_p||^2 - M + log det B_p]."""
-        log_det = -2 * root.diagonal(dim1=-2, dim2=-1).log().sum()
-        mean = self.q_mean
-        return 0.5 * ((root.square().sum() + log_det).to(mean.dtype) + mean.square().sum() - mean.numel())
-
-    def condition(self, inverse_factor: Float[Tensor, "*P M M"]) -> Float[Tensor, "P M M"]:
-        """R_p^-1, B_p = R_p R_p', so that the covariance of v_p is R_p^-T R_p^-1."""
+    def condition(
+        self, inverse_factor: Float[Tensor, "*P M M"], functions: Int[Tensor, " L"] | None = None
+    ) -> tuple[ConditionedPosterior, Callable[[], Float[Tensor, ""]]]:
+        """With R_p^-1 of B_p = R_p R_p', the covariance of v_p is R_p^-T R_p^-1."""
+        mean, log_noise = (_rows(part, functions) for part in (self.q_mean, self.log_noise))
         inverse_factor = inverse_factor.double()
         identity = torch.eye(inverse_factor.shape[-1], dtype=torch.float64, device=inverse_factor.device)
         factor = torch.linalg.solve_triangular(inverse_factor, identity, upper=False)
-        precision = 1.0 / (self.log_noise.double().exp() + 1e-6)
-        return inverse_cholesky(identity + factor.mT @ (precision.unsqueeze(-1) * factor), relative_jitter=0.0)
+        precision = 1.0 / (log_noise.double().exp() + 1e-6)
+        root = inverse_cholesky(identity + factor.mT @ (precision.unsqueeze(-1) * factor), relative_jitter=0.0)
+        return ConditionedPosterior(mean, root.mT.to(mean.dtype)), partial(self._kl, mean, root)
+
+    @staticmethod
+    def _kl(mean: Float[Tensor, "P M"], root: Float[Tensor, "P M M"]) -> Float[Tensor, ""]:
+        """1/2 sum_p [tr B_p^-1 + ||w_p||^2 - M + log det B_p]."""
+        log_det = -2 * root.diagonal(dim1=-2, dim2=-1).log().sum()
+        return 0.5 * ((root.square().sum() + log_det).to(mean.dtype) + mean.square().sum() - mean.numel())
+
+    def step_bytes(self, sizes: StepSizes) -> int:
+        n_functions, n_inducing = self.q_mean.shape
+        return 8 * 6 * n_functions * n_inducing**2

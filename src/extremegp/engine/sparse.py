@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -24,7 +25,7 @@ class SparseRows:
         n_columns: D, the width of the matrix.
     """
 
-    offsets: Int[Tensor, "B+1"]
+    offsets: Int[Tensor, " starts"]
     columns: Int[Tensor, " nnz"]
     values: Float[Tensor, " nnz"]
     n_columns: int
@@ -58,6 +59,12 @@ class SparseRows:
     def device(self) -> torch.device:
         return self.values.device
 
+    def part(self, rows: slice) -> SparseRows:
+        """Consecutive rows of these."""
+        offsets = self.offsets[rows.start : rows.stop + 1]
+        entries = slice(int(offsets[0]), int(offsets[-1]))
+        return SparseRows(offsets - offsets[0], self.columns[entries], self.values[entries], self.n_columns)
+
     @cached_property
     def rows(self) -> Int[Tensor, " nnz"]:
         """Row index of every stored entry."""
@@ -73,6 +80,8 @@ class SparseRows:
 
 
 Inputs: TypeAlias = Tensor | SparseRows
+Matrix: TypeAlias = scipy.sparse.csr_matrix | NDArray[Any]
+"""N x D inputs of a whole data set."""
 
 
 def _bag_product(x: SparseRows, weight: Float[Tensor, "D M"]) -> Float[Tensor, "B M"]:
@@ -137,8 +146,8 @@ def squared(x: Inputs) -> Inputs:
 
 
 def row_block(
-    matrix: scipy.sparse.csr_matrix | np.ndarray[Any, Any],
-    rows: slice | np.ndarray[Any, Any],
+    matrix: Matrix,
+    rows: slice | NDArray[Any],
     *,
     dtype: torch.dtype = torch.float32,
     device: torch.device | str | None = None,
@@ -149,3 +158,9 @@ def row_block(
         return SparseRows.from_scipy(block, dtype=dtype, device=device)
     # What is mapped from a file is read-only, which tensors cannot be.
     return torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device=device, dtype=dtype)
+
+
+@torch.no_grad()
+def fill(parameter: Tensor, values: NDArray[Any]) -> None:
+    """Overwrite a tensor by an array of its shape, in its own type."""
+    parameter.copy_(torch.from_numpy(np.ascontiguousarray(values)))

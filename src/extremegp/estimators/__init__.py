@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
 
+from extremegp.engine.part import Part
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.classes import Uncertainty
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
-from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
+from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
+from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
 from extremegp.estimators.sequences import SequenceGPClassifier
 from extremegp.storage import models
 
@@ -18,6 +22,7 @@ __all__ = [
     "GPEstimator",
     "LabelTreeGPClassifier",
     "MultiClassGPClassifier",
+    "MultiLabelEstimator",
     "MultiLabelGPClassifier",
     "SequenceGPClassifier",
     "Uncertainty",
@@ -30,12 +35,13 @@ _ESTIMATORS: dict[str, type[GPEstimator]] = {
 }
 
 
-def load(folder: str | Path, *, device: str = "cpu") -> GPEstimator:
+def load(folder: str | Path, *, device: str = "cpu", parts: Sequence[type[Part]] = ()) -> GPEstimator:
     """The fitted estimator that `save` wrote to a folder; it predicts to the same bits.
 
     Args:
         folder: the model folder. Nothing in it is executed, and no size in it is believed before it is checked.
         device: where to compute, as PyTorch names it.
+        parts: the classes of kernels and likelihoods of your own that the model has.
 
     Raises:
         ModelFormatError: the folder is not an intact model of this version.
@@ -44,4 +50,4 @@ def load(folder: str | Path, *, device: str = "cpu") -> GPEstimator:
     cls = _ESTIMATORS.get(str(config.get("estimator")))
     if cls is None:
         raise ModelFormatError(f"{folder}: unknown estimator {config.get('estimator')!r}")
-    return cls._from_saved(folder, config, tensors, torch.device(device))
+    return cls._from_saved(folder, config, tensors, torch.device(device), parts)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import inspect
 import math
-from collections.abc import Callable
-from dataclasses import asdict, fields
+from abc import abstractmethod
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Self, TypeVar
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import torch
@@ -17,34 +17,41 @@ from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace, Template
 from extremegp.data.sequence_features import SequenceFeatures
+from extremegp.engine.latents import Marginals
+from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.sequence_model import SequenceModel
-from extremegp.errors import DataError, ModelFormatError
-from extremegp.estimators.fitting import DTYPES
+from extremegp.engine.part import Part
+from extremegp.errors import DataError, ModelFormatError, SettingsError
+from extremegp.estimators.fitting import DTYPES, Examples, check_dense, fit_model, instance_noise
+from extremegp.estimators.parameters import complete_docstring
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.prediction.predictor import Predictor
+from extremegp.settings.memory import memory_limit
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.resolve import check_model_settings
-from extremegp.settings.sequence_building import SequenceSettings
+from extremegp.settings.parts import described, made
+from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.storage import models
 from extremegp.storage.tensors import copy_state
 
-Settings = TypeVar("Settings", ModelSettings, SequenceSettings)
 _NOISE = "instance_noise."
 _UNSAVED = ("checkpoint", "device", "max_memory", "verbose")
 
 
 class GPEstimator(BaseEstimator):
-    """A scikit-learn estimator around a `VariationalModel`, with `save` and `extremegp.load`."""
+    """A scikit-learn estimator with `save` and `extremegp.load`."""
 
     _target_kinds: ClassVar[tuple[str, ...]]
-    _likelihoods: ClassVar[tuple[str, ...]]
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        complete_docstring(cls)
 
     def _adopt(
         self,
-        model: VariationalModel | SequenceModel | LabelTreeModel,
+        model: VariationalModel | LabelTreeModel,
         *,
-        settings: ModelSettings | SequenceSettings | LabelTreeSettings,
+        settings: ModelSettings | LabelTreeSettings,
         features: Features | SequenceFeatures,
         space: LabelSpace | ClassSpace | None,
         target_kind: str,
@@ -99,7 +106,7 @@ class GPEstimator(BaseEstimator):
         config = {
             "estimator": type(self).__name__,
             "params": {name: value for name, value in params.items() if _is_saved(value)},
-            "settings": asdict(self.settings_),
+            "settings": self.settings_.to_config(),
             "features": feature_config,
             "labels": None if self.label_space_ is None else self.label_space_.to_config(),
             "target_kind": self.target_kind_,
@@ -116,10 +123,18 @@ class GPEstimator(BaseEstimator):
 
     @classmethod
     def _from_saved(
-        cls, folder: str | Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+        parts: Sequence[type[Part]],
     ) -> Self:
-        estimator = cls(**_known_params(cls, config.get("params"), folder))
-        settings = cls._settings_from(config.get("settings"), folder)
+        try:
+            estimator = cls(**_known_params(cls, config.get("params"), folder, parts))
+            settings = cls._settings_from(config.get("settings"), parts)
+        except SettingsError as error:
+            raise ModelFormatError(f"{folder}: {error}") from error
         model = _model(settings, tensors, folder)
         try:
             arrays = {name: tensor.numpy() for name, tensor in _part(tensors, "features.").items()}
@@ -157,12 +172,13 @@ class GPEstimator(BaseEstimator):
         return estimator
 
     @classmethod
-    def _settings_from(cls, values: Any, folder: str | Path) -> ModelSettings | SequenceSettings | LabelTreeSettings:
-        """The settings as `save` writes them."""
-        settings = checked_settings(values, ModelSettings, check_model_settings, folder)
-        if settings.likelihood not in cls._likelihoods:
-            raise ModelFormatError(f"{folder}: {cls.__name__} has no likelihood {settings.likelihood!r}")
-        return settings
+    @abstractmethod
+    def _settings_from(cls, values: Any, parts: Sequence[type[Part]]) -> ModelSettings | LabelTreeSettings:
+        """The settings as `save` writes them.
+
+        Raises:
+            SettingsError: they are others, or outside their domains.
+        """
 
     @classmethod
     def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> Features | SequenceFeatures:
@@ -180,6 +196,102 @@ class GPEstimator(BaseEstimator):
             return LabelSpace(labels)
         except DataError as error:
             raise ModelFormatError(f"{folder}: {error}") from error
+
+
+class VariationalEstimator(GPEstimator):
+    """A scikit-learn estimator whose model is a `VariationalModel`."""
+
+    model_: VariationalModel
+    settings_: ModelSettings
+    lowered_: dict[str, tuple[Any, Any]]
+
+    @abstractmethod
+    def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
+        """The estimator's parameters as `model_settings` and `training_settings` take them.
+
+        Args:
+            params: some of which memory may have lowered.
+            data: what is trained on; None to look at the parameters alone.
+
+        Raises:
+            SettingsError: one is outside its domain, or two do not go together.
+        """
+
+    @classmethod
+    @abstractmethod
+    def _takes(cls, likelihood: type[Likelihood]) -> bool:
+        """Whether the estimator's targets are what this likelihood is of."""
+
+    def check_params(self) -> None:
+        """Refuse parameters that no data would make possible.
+
+        Raises:
+            SettingsError: one is outside its domain.
+        """
+        params = self._translated(self.get_params(deep=False), None)
+        # As many classes as there are functions, where each has one.
+        own = params["n_latent"] if params["mixing"] == "identity" else 2
+        n_labels = own if isinstance(own, int) else 2
+        regression_points(params, n_rows=1, n_features=1, n_labels=n_labels)
+        memory_limit(params["max_memory"])
+        settings = model_settings(params, n_rows=1, n_features=1, n_labels=n_labels)
+        training_settings(params, model=settings, n_rows=1, seed=0)
+
+    def _train(
+        self,
+        data: Examples,
+        held_out: Examples | None,
+        *,
+        rng: np.random.Generator,
+        seed: int,
+        score_name: str,
+        propensities: NDArray[np.float64] | None = None,
+        **known: Any,
+    ) -> None:
+        """Become fitted; `known` is what `_adopt` takes besides."""
+        fitted = fit_model(
+            self.get_params(deep=False),
+            data,
+            held_out,
+            translate=lambda params: self._translated(params, data),
+            rng=rng,
+            seed=seed,
+            score_name=score_name,
+            propensities=propensities,
+        )
+        self.lowered_ = fitted.lowered
+        noise = instance_noise(fitted.model, data, fitted.mean_logits, np.random.default_rng(seed))
+        self._adopt(fitted.model, settings=fitted.settings, history=fitted.history, instance_noise=noise, **known)
+
+    @classmethod
+    def _settings_from(cls, values: Any, parts: Sequence[type[Part]]) -> ModelSettings:
+        settings = ModelSettings.from_config(values, parts)
+        if not cls._takes(settings.likelihood_class):
+            raise SettingsError(f"{cls.__name__} has no likelihood {settings.likelihood!r}")
+        return settings
+
+
+class RowEstimator(VariationalEstimator):
+    """A scikit-learn estimator with a `VariationalModel` of rows."""
+
+    features_: Features
+
+    def _transform(self, X: Any) -> FloatMatrix:
+        x = super()._transform(X)
+        check_dense(self.settings_, x)
+        return x
+
+    def predictor(self) -> Predictor:
+        """What predicts, a block of rows at a time."""
+        check_is_fitted(self, "model_")
+        return Predictor(self.model_, self.instance_noise_)
+
+    def predict_latent(self, X: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Posterior means and variances of the P latent functions, two arrays of N x P."""
+        x, predictor = self._transform(X), self.predictor()
+        blocks = [utilities.latents for _, utilities in predictor.utilities(x)]
+        means, variances = (part.cpu().numpy().astype(np.float32) for part in Marginals.concatenate(blocks))
+        return means, variances
 
 
 def column_names(X: Any) -> list[str] | None:
@@ -208,56 +320,42 @@ def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tens
 
 
 def _plain(value: Any) -> Any:
-    """NumPy's numbers, as from a grid, to Python's, and templates to their text."""
+    """NumPy's numbers, as from a grid, to Python's, templates to their text, and parts to their descriptions."""
     if isinstance(value, Template):
         return str(value)
+    if isinstance(value, Part):
+        return described(value)
     if isinstance(value, tuple):
         return tuple(map(_plain, value))
     return value.item() if isinstance(value, np.generic) else value
 
 
-def _known_params(cls: type[Any], params: Any, folder: str | Path) -> dict[str, Any]:
+def _known_params(cls: type[Any], params: Any, folder: str | Path, parts: Sequence[type[Part]]) -> dict[str, Any]:
     known = inspect.signature(cls).parameters.keys() - set(_UNSAVED)
     if not isinstance(params, dict) or not params.keys() <= known:
         raise ModelFormatError(f"{folder}: parameters that {cls.__name__} does not have")
     # JSON knows no tuples; the only ones among the parameters are pairs of numbers.
     values = {name: tuple(value) if _is_pair(value) else value for name, value in params.items()}
-    if not all(map(_is_saved, values.values())):
+    values = {name: made(value, parts) if isinstance(value, dict) else value for name, value in values.items()}
+    if not all(_is_saved(value) or isinstance(value, Part) for value in values.values()):
         raise ModelFormatError(f"{folder}: a parameter is neither a number nor a string")
     return values
 
 
 def _is_saved(value: Any) -> bool:
     """Whether a parameter is of those that models are saved with; the others decide nothing once a model is fitted."""
-    return isinstance(value, (str, int, float, type(None))) or (isinstance(value, tuple) and _is_pair([*value]))
+    return isinstance(value, (str, int, float, dict, type(None))) or (isinstance(value, tuple) and _is_pair([*value]))
 
 
 def _is_pair(value: Any) -> bool:
     return isinstance(value, list) and len(value) == 2 and all(isinstance(part, (int, float)) for part in value)
 
 
-def checked_settings(
-    values: Any, cls: type[Settings], check: Callable[[Settings], Settings], folder: str | Path
-) -> Settings:
-    """The settings that a configuration holds.
-
-    Raises:
-        ModelFormatError: it holds others, or one outside its domain.
-    """
-    names = {field.name for field in fields(cls)}
-    if not isinstance(values, dict) or values.keys() != names:
-        raise ModelFormatError(f"{folder}: the model settings are incomplete or of another version")
-    try:
-        return check(cls(**values))
-    except ValueError as error:
-        raise ModelFormatError(f"{folder}: {error}") from error
-
-
 def _model(
-    settings: ModelSettings | SequenceSettings | LabelTreeSettings,
+    settings: ModelSettings | LabelTreeSettings,
     tensors: dict[str, torch.Tensor],
     folder: str | Path,
-) -> VariationalModel | SequenceModel | LabelTreeModel:
+) -> VariationalModel | LabelTreeModel:
     state = _part(tensors, "model.")
     dtypes = {tensor.dtype for tensor in state.values() if tensor.dtype not in (torch.int64, torch.int32)}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
@@ -274,7 +372,7 @@ def _model(
 
 def _instance_noise(
     parts: dict[str, torch.Tensor],
-    model: VariationalModel | SequenceModel | LabelTreeModel,
+    model: VariationalModel | LabelTreeModel,
     device: torch.device,
     folder: str | Path,
 ) -> InstanceNoise | None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -14,31 +14,64 @@ import torch
 from numpy.typing import NDArray
 
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
-from extremegp.data._temporary import take_rows
-from extremegp.data.validation import is_mapped
+from extremegp.data.rows import take_rows
+from extremegp.engine.kernels import Kernel
 from extremegp.engine.latents import Marginals
-from extremegp.engine.likelihoods import BernoulliLabels
+from extremegp.engine.matrices import is_mapped
 from extremegp.engine.mean import points_kept
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
+from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError, SettingsError
 from extremegp.metrics import TopK, precision_at_k
 from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.predictor import Predictor
-from extremegp.settings.limits import described, memory_left, memory_limit, plan_within
-from extremegp.settings.memory import training_memory
+from extremegp.settings.domains import choice, number
+from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.resolve import choice, model_settings, number, regression_points, training_settings
-from extremegp.training import NoReporter, ProgressReporter, TrainingSettings, train, world
+from extremegp.settings.resolve import model_settings, regression_points, training_settings
+from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
 from extremegp.training.shards import check_shareable
-from extremegp.training.start import initialise
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _NOISE_ROWS = 20_000
+_VALIDATION_DRAWS = 8
 # A regression on so many points takes longer than a person should wait without a word.
 _MANY_POINTS = 2000
 # Consecutive rows of mapped inputs that are trained on near each other: some megabytes, as disks like to be read.
 _MAPPED_BLOCK = 4096
+
+
+class Examples(NamedTuple):
+    """Labelled rows, or the elements of sequences one after the other.
+
+    Attributes:
+        x: inputs, N x D.
+        y: labels, N x K; of a class never seen in training a row has none.
+        lengths: of the sequences; None where rows stand alone.
+    """
+
+    x: FloatMatrix
+    y: FloatCSR
+    lengths: NDArray[np.int64] | None = None
+
+    @property
+    def n_units(self) -> int:
+        """How many rows or sequences."""
+        return self.x.shape[0] if self.lengths is None else len(self.lengths)
+
+    def part(self, units: NDArray[np.int64]) -> Examples:
+        """Some of the rows or sequences."""
+        if self.lengths is None:
+            return Examples(take_rows(self.x, units), take_rows(self.y, units))
+        ends, lengths = np.cumsum(self.lengths)[units], self.lengths[units]
+        rows = np.concatenate([np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)])
+        return Examples(self.x[rows], self.y[rows], lengths)
+
+    def arrays(self) -> list[Any]:
+        """All of it, for a fingerprint."""
+        return [part for part in self if part is not None]
 
 
 class FittedModel(NamedTuple):
@@ -61,10 +94,10 @@ class FittedModel(NamedTuple):
 
 def fit_model(
     params: dict[str, Any],
-    x: FloatMatrix,
-    y: FloatCSR,
-    held_out: tuple[FloatMatrix, FloatCSR] | None,
+    data: Examples,
+    held_out: Examples | None,
     *,
+    translate: Callable[[dict[str, Any]], dict[str, Any]],
     rng: np.random.Generator,
     seed: int,
     score_name: str,
@@ -73,114 +106,159 @@ def fit_model(
     """Build, start and train the model that an estimator's parameters ask for.
 
     Args:
-        params: the parameters, as `model_settings` and `training_settings` take them.
-        x: inputs, N x D.
-        y: labels that are 1, N x K.
-        held_out: such inputs and labels to choose the best epoch on.
+        params: the estimator's parameters.
+        data: what to train on.
+        held_out: what to choose the best epoch on.
+        translate: from the estimator's parameters to those that `model_settings` and `training_settings` take.
         rng: decides the start.
         seed: decides the training.
         score_name: what P@1 on the held-out rows is called.
         propensities: of the labels, K.
 
     Raises:
+        DataError: the kernel needs dense inputs.
         SettingsError: a parameter is outside its domain.
         MemoryPlanError: the settings need more memory than there is.
         TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
         ProcessLostError: of several processes that train together, another one ended.
     """
-    sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
-    n_points = regression_points(params, **sizes)
-    kept = points_kept(x, n_points) if n_points else (0, 0)
     machine = world(checked_device(params["device"]))
     dtype = DTYPES[choice("dtype", params["dtype"], DTYPES)]
-
-    def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
-        settings = model_settings(params, **sizes, mean_points=kept)
-        training = training_settings(params, model=settings, n_rows=x.shape[0], seed=seed)
-        return settings, replace(training, shuffle_rows=_MAPPED_BLOCK) if is_mapped(x) else training
-
-    def needed(settings: ModelSettings, training: TrainingSettings) -> int:
-        # Each process holds the whole model once, at the start and at the end, and gradients and moments of its labels.
-        of_process = replace(settings, n_labels=-(-y.shape[1] // min(machine.size, 4)))
-        return machine.local_size * training_memory(
-            of_process,
-            n_rows=x.shape[0],
-            batch_size=training.batch_size,
-            n_stored=stored_in_memory(x) + stored_in_memory(y),
-            labels_per_step=labels_per_step(y, training),
-            item_size=dtype.itemsize,
-            optimizer_state=training.optimizer_state,
-            n_copies=(held_out is not None) + (params["checkpoint"] is not None),
-        )
-
-    without_mean = ', or set mean_function="zero"' if n_points else ""
-    advice = f"n_inducing, n_latent or batch_size (or use fewer features{without_mean})"
-    # Processes that start at different moments see different free memory.
-    available = machine.said_by_first(memory_left(memory_limit(params["max_memory"]), machine))
-    plan = plan_within(available, params, resolve=resolve, needed=needed, advice=advice)
-    settings, training = plan.model, plan.training
     reporter = ProgressReporter() if params["verbose"] and machine.leads else NoReporter()
-    if plan.lowered:
-        reporter.note(described(plan, available))
-    if n_points >= _MANY_POINTS:
-        reporter.phase(f"fitting the mean function: regression of the labels on {n_points} rows")
+    validated = held_out is not None
+    plan = _planned(params, data, translate, machine, dtype.itemsize, seed=seed, validated=validated, reporter=reporter)
+    settings, training = plan.model, plan.training
+    for inputs in (data.x, *(() if held_out is None else (held_out.x,))):
+        check_dense(settings, inputs)
+    if settings.n_mean_points >= _MANY_POINTS:
+        reporter.phase(f"fitting the mean function: regression of the labels on {settings.n_mean_points} rows")
     model = settings.build()
     check_shareable(model, machine)
-    starts = {name: params[name] for name in ("inducing_start", "loadings_start")}
-    mean_logits = initialise(model, x, y, rng=rng, propensities=propensities, **starts)
+    translated = translate(params)
+    starts = {name: translated[name] for name in ("inducing_start", "loadings_start")}
+    start = TrainingData(data.x, data.y, rng, propensities=propensities, **starts)
+    if data.lengths is not None:
+        start.sample  # noqa: B018 (drawn first, whatever the latents)
+    mean_logits = model.start(start)
     model.to(device=machine.device, dtype=dtype)
+    hashed: list[Any] = [*data.arrays(), *(() if held_out is None else held_out.arrays())]
     history = train(
         model,
-        x,
-        y,
+        data.x,
+        data.y,
         training,
+        lengths=data.lengths,
         mean_logits=mean_logits,
         reporter=reporter,
-        validate=None if held_out is None else validator(model, *held_out),
+        validate=None if held_out is None else validator(model, held_out),
         score_name=score_name,
         checkpoint=params["checkpoint"],
         fingerprint=fingerprint(
-            [x, y, *(held_out or ()), *(() if propensities is None else (propensities,))],
-            {**asdict(settings), **asdict(training), **starts, "dtype": params["dtype"]},
+            hashed if propensities is None else [*hashed, propensities],
+            {**settings.to_config(), **asdict(training), **starts, "dtype": params["dtype"]},
         ),
         world=machine,
     )
     return FittedModel(model.requires_grad_(False), settings, history, mean_logits, plan.lowered)
 
 
+def _planned(
+    params: dict[str, Any],
+    data: Examples,
+    translate: Callable[[dict[str, Any]], dict[str, Any]],
+    machine: World,
+    item_size: int,
+    *,
+    seed: int,
+    validated: bool,
+    reporter: Reporter,
+) -> Plan:
+    """Settings of the model and its training that fit into memory."""
+    x, y = data.x, data.y
+    sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
+    n_points = regression_points(translate(params), **sizes)
+    kept = points_kept(x, n_points) if n_points else (0, 0)
+
+    def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
+        params = translate(params)
+        settings = model_settings(params, **sizes, mean_points=kept)
+        training = training_settings(params, model=settings, n_rows=data.n_units, seed=seed)
+        return settings, replace(training, shuffle_rows=_MAPPED_BLOCK) if is_mapped(x) else training
+
+    def needed(settings: ModelSettings, training: TrainingSettings) -> int:
+        of_process = settings
+        if settings.likelihood_class.labels_independent and settings.mixing == "factor":
+            # Each process holds the whole model once, and gradients and moments of its labels.
+            of_process = replace(settings, n_labels=-(-y.shape[1] // min(machine.size, 4)))
+        return machine.local_size * training_memory(
+            of_process,
+            n_rows=x.shape[0],
+            n_stored=stored_in_memory(x) + stored_in_memory(y),
+            labels_per_step=labels_per_step(y, training),
+            item_size=item_size,
+            optimizer_state=training.optimizer_state,
+            n_copies=validated + (params["checkpoint"] is not None),
+            **_batch_sizes(data, training),
+        )
+
+    without_mean = ', or set mean_function="zero"' if n_points else ""
+    advice = f"n_inducing, n_latent or batch_size (or use fewer features{without_mean})"
+    if data.lengths is not None:
+        advice = "n_random_features, n_reduced, n_inducing or batch_size"
+    # Processes that start at different moments see different free memory.
+    available = machine.said_by_first(memory_left(memory_limit(params["max_memory"]), machine.local_size))
+    plan = plan_within(available, params, resolve=resolve, needed=needed, advice=advice)
+    if plan.lowered:
+        reporter.note(described(plan, available))
+    return plan
+
+
+def _batch_sizes(data: Examples, training: TrainingSettings) -> dict[str, int]:
+    """What the sizes of a batch are to `training_memory`."""
+    if data.lengths is None:
+        return {"batch_size": training.batch_size}
+    # A batch of the longest sequences.
+    tokens = int(np.sort(data.lengths)[-training.batch_size :].sum())
+    return {
+        "batch_size": tokens,
+        "n_sequences": training.batch_size,
+        "batch_stored": tokens * stored_in_memory(data.x) // data.x.shape[0],
+        "n_draws": training.n_draws,
+    }
+
+
 def split(
-    x: FloatMatrix, y: FloatCSR, *, fraction: Any, patience: Any, rng: np.random.Generator
-) -> tuple[FloatMatrix, FloatCSR, tuple[FloatMatrix, FloatCSR] | None]:
+    data: Examples, *, fraction: Any, patience: Any, rng: np.random.Generator
+) -> tuple[Examples, Examples | None]:
     """Training part and validation part, if any.
 
     Raises:
         SettingsError: `fraction` is outside its domain, or there is patience without validation.
     """
-    held = int(number("validation_fraction", fraction, low=0, high=0.9) * x.shape[0])
+    held = int(number("validation_fraction", fraction, low=0, high=0.9) * data.n_units)
     if not held:
         if patience is not None:
             raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
-        return x, y, None
-    order = rng.permutation(x.shape[0])
-    (x, held_x), (y, held_y) = ((take_rows(m, order[held:]), take_rows(m, order[:held])) for m in (x, y))
-    return x, y, (held_x, held_y)
+        return data, None
+    order = rng.permutation(data.n_units)
+    return data.part(order[held:]), data.part(order[:held])
 
 
 def instance_noise(
-    model: VariationalModel,
-    x: FloatMatrix,
-    y: FloatCSR,
-    mean_logits: NDArray[np.float32] | None,
-    rng: np.random.Generator,
-) -> InstanceNoise:
-    """The scatter of instances, estimated on at most 20,000 rows with labels."""
-    rows = np.flatnonzero(np.diff(y.indptr))
+    model: VariationalModel, data: Examples, mean_logits: NDArray[np.float32] | None, rng: np.random.Generator
+) -> InstanceNoise | None:
+    """The scatter of instances, estimated on at most 20,000 rows with labels; None where no labels can be known."""
+    if not model.likelihood.takes_known_labels:
+        return None
+    rows = np.flatnonzero(np.diff(data.y.indptr))
     rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))
     logits = None if mean_logits is None else mean_logits[rows]
-    latents = Marginals.concatenate([block for _, block in Predictor(model).latents(x[rows], logits)])
-    assert isinstance(model.likelihood, BernoulliLabels)
-    propensities = model.likelihood.propensities
-    return estimate_instance_noise(latents, model.mixing, y[rows], rng=rng, propensities=propensities)
+    blocks = [block for _, block in Predictor(model).utilities(data.x[rows], logits)]
+    latents = Marginals.concatenate([block.latents for block in blocks])
+    offsets = [block.offset for block in blocks if block.offset is not None]
+    utilities = Utilities(model.mixing, latents, torch.cat(offsets) if offsets else None)
+    propensities = getattr(model.likelihood, "propensities", None)
+    return estimate_instance_noise(utilities, data.y[rows], rng=rng, propensities=propensities)
 
 
 def stored_in_memory(matrix: FloatMatrix) -> int:
@@ -198,6 +276,16 @@ def check_lengths(x: Any, y: Any) -> None:
     """
     if x.shape[0] != y.shape[0]:
         raise DataError(f"X has {x.shape[0]} rows and Y has {y.shape[0]}: they must be the same rows in the same order")
+
+
+def check_dense(settings: ModelSettings, x: FloatMatrix) -> None:
+    """Refuse sparse inputs of a kernel that needs arrays.
+
+    Raises:
+        DataError: they are sparse.
+    """
+    if isinstance(settings.kernel, Kernel) and settings.kernel.needs_dense and scipy.sparse.issparse(x):
+        raise DataError(f"the kernel {type(settings.kernel).__name__} needs dense inputs: pass X as an array")
 
 
 def labels_per_step(y: FloatCSR, training: TrainingSettings) -> int | None:
@@ -225,14 +313,25 @@ def checked_device(name: Any) -> torch.device:
     return device
 
 
-def validator(model: VariationalModel, x: FloatMatrix, y: FloatCSR) -> Callable[[], float]:
-    """P@1 of the current parameters; what the mean function says does not change with them."""
-    logits = Predictor(model).mean_logits(x)
+def validator(model: VariationalModel, held_out: Examples) -> Callable[[], float]:
+    """P@1 of the current parameters: of classes, accuracy. What the mean function says does not change with them."""
+    x, y, lengths = held_out
+    y = y.sign() if model.likelihood.has_counts else y
+
+    def of_sequences() -> Iterator[NDArray[Any]]:
+        assert lengths is not None
+        for block in Predictor(model, n_draws=_VALIDATION_DRAWS).blocks(x, lengths):
+            yield block.marginals().mean(0).cpu().numpy()
+
+    logits = None if lengths is not None else Predictor(model).mean_logits(x)
+
+    def of_rows() -> Iterator[NDArray[Any]]:
+        for _, utilities in Predictor(model).utilities(x, logits):
+            yield utilities.means().cpu().numpy()
 
     def score() -> float:
-        blocks = Predictor(model).latents(x, logits)
         with torch.no_grad():
-            best = [TopK.from_scores(model.mixing.mean_utilities(block).cpu().numpy(), 1) for _, block in blocks]
+            best = [TopK.from_scores(block, 1) for block in (of_rows() if lengths is None else of_sequences())]
         return float(precision_at_k(y, TopK.concatenate(best), (1,))[0])
 
     return score
@@ -251,12 +350,12 @@ def named_columns(names: Sequence[str | int], y: FloatCSR, space: LabelSpace | N
     return LabelSpace(names)
 
 
-def fingerprint(matrices: Iterable[FloatMatrix], settings: dict[str, Any]) -> str:
+def fingerprint(matrices: Iterable[Any], settings: dict[str, Any]) -> str:
     """Equal for runs on equal data with equal settings; how often progress is saved makes no difference."""
     settings = {name: value for name, value in settings.items() if name != "checkpoint_seconds"}
     digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
     for matrix in matrices:
-        arrays = (matrix.indptr, matrix.indices, matrix.data) if scipy.sparse.issparse(matrix) else (matrix,)
-        for array in arrays:
+        names = ("indptr", "indices", "data") if scipy.sparse.issparse(matrix) else ()
+        for array in [getattr(matrix, name) for name in names] or [matrix]:
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()

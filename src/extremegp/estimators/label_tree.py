@@ -3,31 +3,28 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 import scipy.sparse
 import torch
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import encode_targets, make_features
-from extremegp.data.validation import column_counts
+from extremegp.data import FloatMatrix
+from extremegp.engine.matrices import column_counts
+from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns, column_names
-from extremegp.estimators.fitting import check_lengths, fingerprint, named_columns
-from extremegp.estimators.multilabel import MultiLabelGPClassifier
+from extremegp.estimators.fitting import fingerprint
+from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
+from extremegp.estimators.parameters import RunParameters
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
-from extremegp.metrics import TopK
-from extremegp.prediction.known_labels import GivenVariance
-from extremegp.prediction.predictor import stack
-from extremegp.settings.limits import memory_left, memory_limit
-from extremegp.settings.memory import check_memory
-from extremegp.settings.resolve import choice, number
+from extremegp.settings.domains import number
+from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.training import NoReporter, ProgressReporter
 from extremegp.training.distributed import world
 
@@ -38,16 +35,17 @@ _MOST_NODES = _MOST_INDUCING = 10_000
 _WEIGHT_BYTES, _ENTRY_BYTES = 14, 40
 
 
-class LabelTreeGPClassifier(MultiLabelGPClassifier):
+@dataclass(kw_only=True, repr=False, eq=False)
+class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     """Multi-label classification for 10^4 to 10^6 labels, in minutes on sparse features.
 
     A few trees over the labels have a linear Gaussian process at every node and every label, which says how likely the
     label is where one beside it applies. A sparse Gaussian process, learnt on rows that the trees have not seen, then
     makes one calibrated probability of what the trees say of a label and how many of the nearest training rows have it.
-    The model keeps the training rows.
+    The model keeps the training rows. Only labels that trees or neighbours find, at most 180 of a row, are candidates
+    for its best; all others have one small probability in common.
 
     Args:
-        features: what is done to X first, see `MultiLabelGPClassifier`.
         n_trees: trees over the labels, whose probabilities are averaged; "auto" is 3 up to 50,000 labels, 1 beyond.
         leaf_size: labels of a leaf, at most.
         prior_variance: tau^2, of the weights of the nodes' functions, w ~ N(0, tau^2 I); more fits more closely.
@@ -59,11 +57,8 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
         beam: nodes of a level that a search goes on from; more finds more and takes longer.
         time_budget: seconds of training to plan for, by fewer trees (at least one); None for no limit.
         checkpoint: file to save progress to, with a folder beside it. If it exists, training resumes from it.
-        checkpoint_seconds: seconds between two savings of progress.
         max_memory: bytes, or a size such as "8G", that training keeps within by fewer weights; None is what the machine
             has.
-        random_state: seed; equal seeds give equal models on the same machine.
-        verbose: show a progress bar on standard error once training takes longer than two seconds.
 
     Attributes:
         classes_: label names in column order (K).
@@ -84,43 +79,21 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
         [['fruit', 'red']]
     """
 
-    model_: LabelTreeModel  # type: ignore[assignment]
-    settings_: LabelTreeSettings  # type: ignore[assignment]
-
-    def __init__(
-        self,
-        *,
-        features: Literal["unit", "tfidf", "raw", "text"] = "unit",
-        n_trees: int | Literal["auto"] = "auto",
-        leaf_size: int = 100,
-        prior_variance: float = 10.0,
-        n_weights: int | Literal["auto"] = "auto",
-        threshold: float = 0.05,
-        held_out: float = 0.05,
-        n_inducing: int = 200,
-        beam: int = 10,
-        time_budget: float | None = None,
-        checkpoint: str | Path | None = None,
-        checkpoint_seconds: float = 20.0,
-        max_memory: int | str | None = None,
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = True,
-    ) -> None:
-        self.features = features
-        self.n_trees = n_trees
-        self.leaf_size = leaf_size
-        self.prior_variance = prior_variance
-        self.n_weights = n_weights
-        self.threshold = threshold
-        self.held_out = held_out
-        self.n_inducing = n_inducing
-        self.beam = beam
-        self.time_budget = time_budget
-        self.checkpoint = checkpoint
-        self.checkpoint_seconds = checkpoint_seconds
-        self.max_memory = max_memory
-        self.random_state = random_state
-        self.verbose = verbose
+    n_trees: int | Literal["auto"] = "auto"
+    leaf_size: int = 100
+    prior_variance: float = 10.0
+    n_weights: int | Literal["auto"] = "auto"
+    threshold: float = 0.05
+    held_out: float = 0.05
+    n_inducing: int = 200
+    beam: int = 10
+    max_memory: int | str | None = None
+    model_: LabelTreeModel = field(init=False)
+    settings_: LabelTreeSettings = field(init=False)
+    cannot_take: ClassVar[Mapping[str, str]] = {
+        "given": "a model of label trees cannot take given labels into account",
+        "approximate": "a model of label trees searches its trees: leave out approximate",
+    }
 
     def fit(
         self,
@@ -147,11 +120,8 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
         if Y is None:
             raise DataError("LabelTreeGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
-        features = make_features(self.features).fit(X)
-        x = scipy.sparse.csr_matrix(features.transform(X), dtype=np.float32)
-        y, space = encode_targets(Y)
-        check_lengths(x, y)
-        named = space if label_names is None else named_columns(label_names, y, space)
+        features, x, y, _, space, target_kind = self._training_rows(X, Y, label_names)
+        x, y = (scipy.sparse.csr_matrix(matrix, dtype=np.float32) for matrix in (x, y))
         if validation is not None:
             check_columns(validation[0], column_names(X))
         if np.count_nonzero(np.diff(y.indptr)) < 2:
@@ -160,11 +130,12 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
             raise DataError("X has numbers whose squares float32 cannot hold: scale it, as features='unit' does")
         if not x.has_sorted_indices:
             x = x.sorted_indices()
-        y = scipy.sparse.csr_matrix(y, dtype=np.float32)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         machine = world("cpu")
         # Processes that start at different moments see different free memory.
-        left = machine.said_by_first(memory_left(memory_limit(self.max_memory), machine)) // machine.local_size
+        left = (
+            machine.said_by_first(memory_left(memory_limit(self.max_memory), machine.local_size)) // machine.local_size
+        )
         training = self._training(x.shape[0], y.shape[1], seed, (left - _entry_bytes(x, y)) // _WEIGHT_BYTES)
         n_weights = training.n_trees * training.n_weights * y.shape[1]
         needed = _WEIGHT_BYTES * n_weights + _entry_bytes(x, y)
@@ -182,8 +153,8 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
             model,
             settings=settings,
             features=features,
-            space=named,
-            target_kind="lists" if space is not None else "sparse" if scipy.sparse.issparse(Y) else "dense",
+            space=space,
+            target_kind=target_kind,
             history=history,
             label_counts=column_counts(y),
             n_rows=x.shape[0],
@@ -233,103 +204,37 @@ class LabelTreeGPClassifier(MultiLabelGPClassifier):
         check_is_fitted(self, "model_")
         return LabelTreePredictor(self.model_)
 
-    def predict_topk(
-        self,
-        X: Any,
-        k: int = 5,
-        *,
-        by: Literal["utility", "probability"] = "probability",
-        output: str = "arrays",
-        given: Any = None,
-        given_variance: GivenVariance = "laplace",
-        approximate: float | None = None,
-    ) -> Any:
-        """The k best labels of every row, of at most 180 that trees and neighbours find.
-
-        Args:
-            X: as in `fit`.
-            k: how many labels.
-            by: "utility" ranks by the mean utility; "probability" by p(y = 1).
-            output: "arrays" for a `TopK`, "csr" for a sparse N x K of scores.
-            given: must be None, and so must the others: the search is what it is.
-            given_variance: see `given`.
-            approximate: see `given`.
-
-        Raises:
-            SettingsError: `given` or `approximate`.
-        """
-        choice("output", output, ("arrays", "csr"))
-        k, by = number("k", k, low=1, integer=True), choice("by", by, ("utility", "probability"))
-        if given is not None or approximate is not None:
-            raise SettingsError("a model of label trees takes neither given nor approximate")
-        best = self._top(X, k, by)
-        return best.to_csr(self.settings_.n_labels) if output == "csr" else best
-
-    def predict_proba(
-        self, X: Any, *, given: Any = None, given_variance: GivenVariance = "laplace"
-    ) -> NDArray[np.float32]:
-        """p(y_ik = 1), N x K and dense; labels that are no candidates have one small probability in common."""
-        x, predictor = self._transform(X), self.predictor()
-        return stack(predictor.probabilities(x, given), x.shape[0], self.settings_.n_labels)
-
-    def decision_function(self, X: Any, *, given: Any = None) -> NDArray[np.float32]:
-        """Mean utilities, N x K and dense; labels that are no candidates have one in common."""
-        x, predictor = self._transform(X), self.predictor()
-        return stack(predictor.mean_utilities(x, given), x.shape[0], self.settings_.n_labels)
-
-    def predict(self, X: Any) -> Any:
-        """The labels with p(y = 1) of at least one half, in the form that `fit` was given."""
-        x = self._transform(X)
-        blocks = []
+    def _likely(self, x: FloatMatrix) -> Iterator[scipy.sparse.csr_matrix]:
         for rows, evidence, _, probabilities in self.predictor().candidates(x):
             likely = probabilities >= 0.5
             place = evidence.rows[likely], evidence.labels[likely]
             shape = rows.stop - rows.start, self.settings_.n_labels
-            blocks.append(scipy.sparse.csr_matrix((np.ones(len(place[0]), np.int64), place), shape=shape))
-        indicator = scipy.sparse.vstack(blocks, format="csr")
-        if self.label_space_ is not None and self.target_kind_ == "lists":
-            return self.label_space_.decode(indicator)
-        return indicator.toarray() if self.target_kind_ == "dense" else indicator
-
-    def predict_latent(self, X: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """There are none: the functions are those of nodes.
-
-        Raises:
-            SettingsError: always.
-        """
-        raise SettingsError("a model of label trees has no latent functions that labels share")
-
-    def label_index(self) -> Any:
-        """There is none: the trees are the index.
-
-        Raises:
-            SettingsError: always.
-        """
-        raise SettingsError("a model of label trees searches its trees: leave out approximate")
-
-    def _top(self, X: Any, k: int, by: Literal["utility", "probability"], *args: Any, **kwargs: Any) -> TopK:
-        x = self._transform(X)
-        return TopK.concatenate([best for _, best, _ in self.predictor().top(x, k, by)])
+            yield scipy.sparse.csr_matrix((np.ones(len(place[0]), np.int64), place), shape=shape)
 
     @classmethod
-    def _settings_from(cls, values: Any, folder: str | Path) -> LabelTreeSettings:
+    def _settings_from(cls, values: Any, parts: Sequence[type[Part]]) -> LabelTreeSettings:
         names = [name for name in LabelTreeSettings.__dataclass_fields__ if name != "trees"]
         try:
             trees = tuple(tuple(LevelSizes(*map(_size, level)) for level in tree) for tree in values["trees"])
             settings = LabelTreeSettings(trees=trees, **{name: _size(values[name]) for name in names})
         except (KeyError, TypeError, ValueError) as error:
-            raise ModelFormatError(f"{folder}: the model settings are incomplete or of another version") from error
+            raise SettingsError("the model settings are incomplete or of another version") from error
         # Compiled searches have room for the best of at least one node.
         in_domain = 1 <= settings.beam <= _MOST_NODES and 1 <= settings.n_inducing <= _MOST_INDUCING
         if not in_domain or not trees or not all(trees) or values.keys() != {*names, "trees"}:
-            raise ModelFormatError(f"{folder}: the model settings contradict themselves")
+            raise SettingsError("the model settings contradict themselves")
         return settings
 
     @classmethod
     def _from_saved(
-        cls, folder: str | Path, config: dict[str, Any], tensors: dict[str, torch.Tensor], device: torch.device
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+        parts: Sequence[type[Part]],
     ) -> Self:
-        estimator = super()._from_saved(folder, config, tensors, torch.device("cpu"))
+        estimator = super()._from_saved(folder, config, tensors, torch.device("cpu"), parts)
         if not estimator.model_.is_sound():
             raise ModelFormatError(f"{folder}: the trees or the rows of the model contradict themselves")
         return estimator

@@ -3,43 +3,34 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self
 
 import numpy as np
-import scipy.sparse
 from numpy.typing import NDArray
-from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
-from extremegp.data.validation import column_counts
-from extremegp.engine.model import VariationalModel
+from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets
+from extremegp.engine.likelihoods import Likelihood
+from extremegp.engine.matrices import column_counts
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.base import GPEstimator, check_columns, column_names
-from extremegp.estimators.fitting import check_lengths, fit_model, instance_noise, named_columns, split
-from extremegp.label_tree import LabelTreePredictor
+from extremegp.estimators.base import RowEstimator, check_columns, column_names
+from extremegp.estimators.fitting import Examples, check_lengths, split
+from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, checked_ranking
+from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
 from extremegp.metrics import TopK
-from extremegp.metrics.ranking import judge
 from extremegp.prediction.known_labels import GivenVariance
 from extremegp.prediction.label_index import LabelIndex
 from extremegp.prediction.predictor import Predictor, RankedBy, check_given, stack
-from extremegp.settings.limits import memory_limit
-from extremegp.settings.model import ModelSettings
-from extremegp.settings.resolve import (
-    choice,
-    label_propensities,
-    model_settings,
-    number,
-    regression_points,
-    training_settings,
-)
+from extremegp.settings.domains import choice
+from extremegp.settings.resolve import label_propensities
 
-_FIXED = {"likelihood": "bernoulli", "mixing": "factor", "latents": "gp", "local": "optimal", "n_mean_points": "auto"}
+_FIXED = {"mixing": "factor", "latents": "gp", "local": "optimal", "n_mean_points": "auto"}
 
 
-class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
+@dataclass(kw_only=True, repr=False, eq=False)
+class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstimator, MultiLabelEstimator):
     """Multi-label classification by sparse variational Gaussian processes (T chapter 4; ML).
 
     P latent functions with Gaussian process priors are mixed by K x P loadings into a utility per label, and a label is
@@ -47,64 +38,18 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
     minibatches; prediction integrates over the posterior, so that probabilities are calibrated.
 
     Args:
-        features: what is done to X first, in training and prediction alike: "unit" scales rows to unit norm, "tfidf"
-            weighs counts, "raw" leaves X alone, "text" takes a list of strings.
-        kernel: "linear", "se", "se+linear", "matern12", "matern32", "matern52", "arccos0" or "arccos1" with one weight
-            for all features; "linear-ell", "ard", "ard+linear", "matern12-ard" and so on with one for each; "se-p-ell"
-            with one for each latent function. "+white" after any of them adds white noise.
-        linear_term: add an exact linear Gaussian process on the D features to every latent function; "auto" does so
-            where D is at least 2 M and the mean function is zero.
-        posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or
-            "parsimonious".
-        n_latent: P; "auto" is the number of labels, at most 300.
-        n_inducing: M, at most the number of rows; "auto" is 400.
-        inducing: where the inducing inputs live: "free" is anywhere, "subspace" the span of `n_subspace` basis vectors,
-            "subspace-basis" such a span that is learnt too, "sparse" on `support_size` features each; "auto" is "free"
-            up to 4096 features and "sparse" beyond.
-        n_subspace: R; "auto" is 500, or all dimensions if there are fewer.
-        support_size: S; "auto" is 64, or D if that is less.
-        lengthscales_in: with a subspace, whether the weights of kernels are those of the D features ("input", T 2.5) or
-            of the coordinates in the subspace ("subspace", cheaper).
-        inducing_start: inducing inputs start at centres of the inputs ("kmeans") or at random ones ("rows").
+        likelihood: "bernoulli" of labels that are present or not, with a logistic link; or a `Likelihood` of your own,
+            such as one of counts, which `predict_proba` then gives the expectations of.
         loadings_start: loadings start at random, or at principal directions of the labels ("spectral").
-        learn_inducing: learn the inducing inputs, or leave them where they start.
-        normalise_inducing: keep inducing inputs at unit norm; "auto" does so unless `features` is "raw".
-        mean_function: "zero", or "regression": the utilities' mean is the logit of an exact Gaussian process regression
-            of the labels on the training rows (on a subset of many rows), which the latent functions then correct.
-            More accurate where there are few rows, and the model keeps the rows. "auto" does so where it is cheap.
         propensity: how likely labels that apply were recorded, for data where many are missing. None takes every
             missing label for one that does not apply; "auto" and a pair (a, b) estimate a propensity for each label
             from its frequency (`metrics.propensities`); or an array of K propensities in (0, 1], which `save` leaves
             out of the parameters. Probabilities are then those that labels apply, not that they were recorded.
-        kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior).
-        epochs: passes over the data; "auto" depends on the number of rows.
-        batch_size: rows per step; "auto" depends on the number of rows.
-        learning_rate: peak of the one-cycle schedule.
-        optimizer: "natural" moves the posterior along natural gradients where its family has them, and all else by
-            Adam; "adam" moves everything by Adam; "auto" is "adam" for the mean-field posterior, else "natural".
-        natural_step: peak of the same schedule for natural steps, in (0, 1]; "auto" is 0.05, or longer where a batch is
-            most of the rows.
         n_sampled_labels: labels drawn at every step to stand for all that no row of the batch has; None looks at all
             labels; "auto" does so up to 20,000 labels and draws 2000 beyond.
         label_sampling: "frequency" draws labels in proportion to the square root of how many rows have them, "uniform"
             all alike; "hard" draws by frequency, and every step also looks at the 512 labels that the model ranks
             highest for its rows though none has them.
-        validation_fraction: share of the rows held out to choose the best epoch by P@1; 0 holds out none.
-        patience: with validation, stop after so many epochs without a better P@1; None runs all epochs.
-        time_budget: seconds of training to plan for, without those of its start (k-means and regression); None for no
-            limit.
-        optimizer_state: where labels are sampled, what Adam keeps of every loading, two moments in the precision of the
-            model ("full") or in bfloat16 ("half"); "auto" is "half" where there are over 5e7 loadings.
-        max_memory: bytes that the process may take, or a text such as "8G" or "500M"; None is what the machine has
-            free. Where training would take more, parameters that are "auto" are lowered: batch_size, n_sampled_labels,
-            optimizer_state, n_latent, n_inducing, in this order, and a line on standard error says so.
-        checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
-        checkpoint_seconds: seconds between two savings of progress.
-        relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
-        dtype: "float32" or "float64"; covariances are factorised in float64 always.
-        device: where to compute, as PyTorch names it.
-        random_state: seed; equal seeds give equal models on the same machine.
-        verbose: show a progress bar on standard error once training takes longer than two seconds.
 
     Attributes:
         classes_: label names in column order (K).
@@ -127,90 +72,12 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         [['fruit', 'red']]
     """
 
-    model_: VariationalModel
-    settings_: ModelSettings
-    features_: Features
-    label_space_: LabelSpace | None
-    _target_kinds: ClassVar[tuple[str, ...]] = ("lists", "sparse", "dense")
-    _likelihoods: ClassVar[tuple[str, ...]] = ("bernoulli",)
-    _index: LabelIndex | None = None
-
-    def __init__(
-        self,
-        *,
-        features: Literal["unit", "tfidf", "raw", "text"] = "unit",
-        kernel: str = "ard",
-        linear_term: bool | Literal["auto"] = "auto",
-        posterior: str = "shared-basis",
-        n_latent: int | Literal["auto"] = "auto",
-        n_inducing: int | Literal["auto"] = "auto",
-        inducing: str = "auto",
-        n_subspace: int | Literal["auto"] = "auto",
-        support_size: int | Literal["auto"] = "auto",
-        lengthscales_in: Literal["input", "subspace"] = "input",
-        inducing_start: Literal["kmeans", "rows"] = "kmeans",
-        loadings_start: Literal["random", "spectral"] = "random",
-        learn_inducing: bool = True,
-        normalise_inducing: bool | Literal["auto"] = "auto",
-        mean_function: Literal["auto", "zero", "regression"] = "auto",
-        propensity: Literal["auto"] | tuple[float, float] | NDArray[Any] | None = None,
-        kl_weight: float = 1.0,
-        epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float = 0.02,
-        optimizer: Literal["auto", "natural", "adam"] = "auto",
-        natural_step: float | Literal["auto"] = "auto",
-        n_sampled_labels: int | Literal["auto"] | None = "auto",
-        label_sampling: Literal["frequency", "uniform", "hard"] = "frequency",
-        validation_fraction: float = 0.0,
-        patience: int | None = None,
-        time_budget: float | None = None,
-        optimizer_state: Literal["auto", "full", "half"] = "auto",
-        max_memory: int | str | None = None,
-        checkpoint: str | Path | None = None,
-        checkpoint_seconds: float = 20.0,
-        relative_jitter: float = 1e-6,
-        dtype: Literal["float32", "float64"] = "float32",
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = True,
-    ) -> None:
-        self.features = features
-        self.kernel = kernel
-        self.linear_term = linear_term
-        self.posterior = posterior
-        self.n_latent = n_latent
-        self.n_inducing = n_inducing
-        self.inducing = inducing
-        self.n_subspace = n_subspace
-        self.support_size = support_size
-        self.lengthscales_in = lengthscales_in
-        self.inducing_start = inducing_start
-        self.loadings_start = loadings_start
-        self.learn_inducing = learn_inducing
-        self.normalise_inducing = normalise_inducing
-        self.mean_function = mean_function
-        self.propensity = propensity
-        self.kl_weight = kl_weight
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.optimizer = optimizer
-        self.natural_step = natural_step
-        self.n_sampled_labels = n_sampled_labels
-        self.label_sampling = label_sampling
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.time_budget = time_budget
-        self.optimizer_state = optimizer_state
-        self.max_memory = max_memory
-        self.checkpoint = checkpoint
-        self.checkpoint_seconds = checkpoint_seconds
-        self.relative_jitter = relative_jitter
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    likelihood: str | Likelihood = "bernoulli"
+    loadings_start: Literal["random", "spectral"] = "random"
+    propensity: Literal["auto"] | tuple[float, float] | NDArray[Any] | None = None
+    n_sampled_labels: int | Literal["auto"] | None = "auto"
+    label_sampling: Literal["frequency", "uniform", "hard"] = "frequency"
+    _index: LabelIndex | None = field(init=False, default=None)
 
     def fit(
         self,
@@ -224,7 +91,8 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
 
         Args:
             X: inputs, N x D, CSR or dense; with features="text" a list of N strings.
-            Y: labels: an N x K indicator (sparse or array), or N lists of label names.
+            Y: labels: an N x K indicator (sparse or array), or N lists of label names; of a likelihood of counts,
+                N x K counts.
             validation: (X, Y) to choose the best epoch on, instead of `validation_fraction`.
             label_names: names of the K columns where Y is an indicator; by default their numbers.
 
@@ -240,12 +108,7 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         self._index = None
         if Y is None:
             raise DataError("MultiLabelGPClassifier requires y to be passed, but the target y is None")
-        params = self.get_params(deep=False)
-        features = make_features(self.features).fit(X)
-        x: FloatMatrix = features.transform(X)
-        y, space = encode_targets(Y)
-        check_lengths(x, y)
-        named = space if label_names is None else named_columns(label_names, y, space)
+        features, x, y, names, space, target_kind = self._training_rows(X, Y, label_names)
         if not y.nnz:
             raise DataError("no row has any label: Y holds no positive entry")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -254,37 +117,38 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         propensities = label_propensities(self.propensity, label_counts=label_counts, n_rows=n_rows)
         if validation is not None:
             check_columns(validation[0], column_names(X))
-        x, y, held_out = self._split(x, y, features, space, validation, rng)
-
-        fitted = fit_model(
-            params | _FIXED, x, y, held_out, rng=rng, seed=seed, score_name="P@1", propensities=propensities
-        )
-        self.lowered_ = fitted.lowered
-        self._adopt(
-            fitted.model,
-            settings=fitted.settings,
+        data, held_out = self._split(Examples(x, y), features, names, validation, rng)
+        self._train(
+            data,
+            held_out,
+            rng=rng,
+            seed=seed,
+            score_name="P@1",
+            propensities=propensities,
             features=features,
-            space=named,
-            target_kind="lists" if space is not None else "sparse" if scipy.sparse.issparse(Y) else "dense",
-            history=fitted.history,
+            space=space,
+            target_kind=target_kind,
             label_counts=label_counts,
             n_rows=n_rows,
-            instance_noise=instance_noise(fitted.model, x, y, fitted.mean_logits, np.random.default_rng(seed)),
             feature_names=column_names(X),
         )
         return self
 
-    def check_params(self) -> None:
-        """Refuse parameters that no data would make possible.
+    def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
+        likelihood = params["likelihood"]
+        if not isinstance(likelihood, Likelihood):
+            choice("likelihood", likelihood, ("bernoulli",))
+        elif not self._takes(type(likelihood)):
+            raise SettingsError(f"likelihood={type(likelihood).__name__} is not of many labels per row")
+        return params | _FIXED
 
-        Raises:
-            SettingsError: one is outside its domain.
-        """
-        params = self.get_params(deep=False) | _FIXED
-        regression_points(params, n_rows=1, n_features=1, n_labels=1)
-        memory_limit(self.max_memory)
-        settings = model_settings(params, n_rows=1, n_features=1, n_labels=1)
-        training_settings(params, model=settings, n_rows=1, seed=0)
+    @property
+    def _has_counts(self) -> bool:
+        return isinstance(self.likelihood, Likelihood) and self.likelihood.has_counts
+
+    @classmethod
+    def _takes(cls, likelihood: type[Likelihood]) -> bool:
+        return not likelihood.has_classes
 
     def predict_topk(
         self,
@@ -320,18 +184,15 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
                 without faiss.
             DataError: X or `given` cannot be used, or their lengths differ.
         """
-        choice("output", output, ("arrays", "csr"))
-        k, by = number("k", k, low=1, integer=True), choice("by", by, ("utility", "probability"))
+        k, by = checked_ranking(k, by, output)
         if approximate is None:
-            best = self._top(X, k, by, given, given_variance)
-        else:
-            if given is not None:
-                raise SettingsError("approximate search cannot take given labels into account: leave out one of them")
-            x = self._transform(X)
-            index = self.label_index()
-            index.tune(x, k, approximate, by)
-            best = TopK.concatenate([block for _, block, _ in index.top(x, k, by)])
-        return best.to_csr(self.settings_.n_labels) if output == "csr" else best
+            predictor, x, known = self._conditional(X, given, given_variance)
+            return self._gathered(predictor.top(x, k, by, known), output)
+        if given is not None:
+            raise SettingsError("approximate search cannot take given labels into account: leave out one of them")
+        x, index = self._transform(X), self.label_index()
+        index.tune(x, k, approximate, by)
+        return self._gathered(index.top(x, k, by), output)
 
     def label_index(self) -> LabelIndex:
         """The index of the labels that approximate search uses; built at the first call, and again after `fit`.
@@ -378,75 +239,6 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
         predictor, x, known = self._conditional(X, given)
         return stack(predictor.mean_utilities(x, known), x.shape[0], self.settings_.n_labels)
 
-    def predict(self, X: Any) -> Any:
-        """The labels with p(y = 1) of at least one half.
-
-        Returns:
-            In the form that `fit` was given: N lists of label names, or an N x K indicator, sparse or dense (int64).
-        """
-        predictor, x = self._predictor(X)
-        blocks = [scipy.sparse.csr_matrix(block >= 0.5, dtype=np.int64) for _, block in predictor.probabilities(x)]
-        indicator = scipy.sparse.vstack(blocks, format="csr")
-        if self.label_space_ is not None and self.target_kind_ == "lists":
-            return self.label_space_.decode(indicator)
-        return indicator.toarray() if self.target_kind_ == "dense" else indicator
-
-    def predict_latent(self, X: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
-        """Posterior means and variances of the P latent functions, two arrays of N x P."""
-        predictor, x = self._predictor(X)
-        means, variances = (np.empty((x.shape[0], self.settings_.n_latent), dtype=np.float32) for _ in range(2))
-        for rows, latents in predictor.latents(x):
-            means[rows], variances[rows] = latents.mean.cpu().numpy(), latents.variance.cpu().numpy()
-        return means, variances
-
-    def score(self, X: Any, Y: Any, sample_weight: Any = None) -> float:
-        """Precision at 1: the share of rows whose best-ranked label is one of theirs.
-
-        Args:
-            X: as in `fit`.
-            Y: labels, as in `fit`; label names never seen in training count as labels that cannot be predicted.
-            sample_weight: weights of the N rows.
-        """
-        y = self.encode_labels(Y)
-        best = self._top(X, 1, "probability")
-        check_lengths(best.labels, y)
-        return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
-
-    def predictor(self) -> Predictor | LabelTreePredictor:
-        """What predicts, a block of rows at a time."""
-        check_is_fitted(self, "model_")
-        return Predictor(self.model_, self.instance_noise_)
-
-    def encode_labels(self, Y: Any) -> FloatCSR:
-        """Labels of new rows as an N x K indicator over the training labels.
-
-        Raises:
-            DataError: Y has another number of columns than there are labels.
-        """
-        check_is_fitted(self, "model_")
-        if self.label_space_ is not None and isinstance(Y, (list, tuple)):
-            return self.label_space_.encode(Y, unknown="ignore")
-        y, space = encode_targets(Y)
-        if space is not None:
-            raise DataError("Y holds label names, but the model was trained on an indicator without names")
-        if y.shape[1] != self.settings_.n_labels:
-            raise DataError(f"Y has {y.shape[1]} labels, but the model was trained with {self.settings_.n_labels}")
-        return y
-
-    def __sklearn_tags__(self) -> Any:
-        tags = super().__sklearn_tags__()
-        tags.input_tags.sparse = True
-        tags.input_tags.string = self.features == "text"
-        tags.target_tags.multi_output = True
-        tags.target_tags.single_output = False
-        tags.classifier_tags.multi_class = False
-        tags.classifier_tags.multi_label = True
-        return tags
-
-    def _top(self, X: Any, k: int, by: RankedBy, given: Any = None, given_variance: GivenVariance = "laplace") -> TopK:
-        predictor, x, known = self._conditional(X, given, given_variance)
-        return TopK.concatenate([best for _, best, _ in predictor.top(x, k, by, known)])
-
     def _conditional(
         self, X: Any, given: Any, given_variance: GivenVariance = "laplace"
     ) -> tuple[Predictor, FloatMatrix, FloatCSR | None]:
@@ -459,29 +251,25 @@ class MultiLabelGPClassifier(ClassifierMixin, GPEstimator):
             raise DataError(f"X has {x.shape[0]} rows and given has {known.shape[0]}: one is needed for each row")
         return Predictor(self.model_, self.instance_noise_, given_variance=given_variance), x, known
 
-    def _predictor(self, X: Any) -> tuple[Predictor, FloatMatrix]:
-        x = self._transform(X)
-        return Predictor(self.model_), x
-
     def _split(
         self,
-        x: FloatMatrix,
-        y: FloatCSR,
+        data: Examples,
         features: Features,
-        space: LabelSpace | None,
+        names: LabelSpace | None,
         validation: tuple[Any, Any] | None,
         rng: np.random.Generator,
-    ) -> tuple[FloatMatrix, FloatCSR, tuple[FloatMatrix, FloatCSR] | None]:
+    ) -> tuple[Examples, Examples | None]:
         """Training part and validation part, if any."""
-        if validation is not None:
-            held_x = features.transform(validation[0])
-            held_y = (
-                encode_targets(validation[1])[0] if space is None else space.encode(validation[1], unknown="ignore")
-            )
-            check_lengths(held_x, held_y)
-            if held_y.shape[1] != y.shape[1]:
-                raise DataError(
-                    f"the validation labels have {held_y.shape[1]} columns, the training labels {y.shape[1]}"
-                )
-            return x, y, (held_x, held_y)
-        return split(x, y, fraction=self.validation_fraction, patience=self.patience, rng=rng)
+        if validation is None:
+            return split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
+        held_x = features.transform(validation[0])
+        held_y = (
+            encode_targets(validation[1], counts=self._has_counts)[0]
+            if names is None
+            else names.encode(validation[1], unknown="ignore")
+        )
+        check_lengths(held_x, held_y)
+        n_labels = data.y.shape[1]
+        if held_y.shape[1] != n_labels:
+            raise DataError(f"the validation labels have {held_y.shape[1]} columns, the training labels {n_labels}")
+        return data, Examples(held_x, held_y)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Self, get_args
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -15,51 +14,27 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import ClassSpace, FloatMatrix, Template, encode_classes, encode_label_sequences, one_hot
-from extremegp.data.sequence_features import SequenceFeatures
+from extremegp.data.sequence_features import WEIGHTINGS, SequenceFeatures
 from extremegp.engine import chain
-from extremegp.engine.sequence_model import SequenceModel
+from extremegp.engine.kernels import Kernel
+from extremegp.engine.likelihoods import Likelihood
+from extremegp.engine.likelihoods.linear_chain import ChainDraws
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.base import GPEstimator, checked_settings
-from extremegp.estimators.fitting import DTYPES, checked_device, fingerprint
-from extremegp.estimators.multiclass import MultiClassGPClassifier, Uncertainty
-from extremegp.prediction.sequence_prediction import Block, SequencePredictor
-from extremegp.settings.memory import check_memory, sequence_memory
-from extremegp.settings.resolve import choice, number
-from extremegp.settings.resolve_sequences import (
-    SequenceSizes,
-    check_sequence_settings,
-    sequence_features,
-    sequence_settings,
-    sequence_training,
-)
-from extremegp.settings.sequence_building import SequenceSettings
-from extremegp.training import NoReporter, ProgressReporter, train
-from extremegp.training.start import start_sequences
+from extremegp.estimators.base import VariationalEstimator
+from extremegp.estimators.classes import ClassEstimator, Uncertainty
+from extremegp.estimators.fitting import DTYPES, Examples, split
+from extremegp.estimators.parameters import TrainingParameters
+from extremegp.prediction.predictor import Predictor
+from extremegp.settings.domains import choice, number
+from extremegp.settings.resolve import sequence_params
 
 Decoding = Literal["max-marginal", "viterbi"]
 DECODINGS: tuple[str, ...] = get_args(Decoding)
 _MOST_DRAWS = 100_000
-_VALIDATION_DRAWS = 8
 
 
-class _Labelled(NamedTuple):
-    """Sequences, one after the other: inputs of the tokens, lengths, and codes of labels (-1 never seen)."""
-
-    x: FloatMatrix
-    lengths: NDArray[np.int64]
-    codes: NDArray[np.int64]
-
-    def part(self, sequences: NDArray[np.int64]) -> _Labelled:
-        rows = np.concatenate(
-            [
-                np.arange(end - n, end)
-                for end, n in zip(np.cumsum(self.lengths)[sequences], self.lengths[sequences], strict=True)
-            ]
-        )
-        return _Labelled(self.x[rows], self.lengths[sequences], self.codes[rows])
-
-
-class SequenceGPClassifier(GPEstimator):
+@dataclass(kw_only=True, repr=False, eq=False)
+class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstimator):
     """Sequence labelling by structured (deep) Gaussian processes (D chapter 4).
 
     Every token has a utility for each label, a function of its features, and every pair of neighbouring labels has one
@@ -90,11 +65,11 @@ class SequenceGPClassifier(GPEstimator):
         frequencies: "prior-fixed", "var-fixed" or "var-resampled": how the spectral frequencies are learnt (D 4.4).
         n_layers: layers of random features.
         n_hidden: functions of a hidden layer.
-        n_random_features: spectral frequencies of a layer.
+        n_random_features: spectral frequencies of a layer; "auto" is 1000.
         n_reduced: dimensions that a learnt matrix takes inputs of random features to (D 4.5.1); None for none; "auto"
             is 100 where there are more than one layer or 50,000 features.
         feed_forward: give the inputs to every layer.
-        n_inducing: M, at most the number of training tokens.
+        n_inducing: M, at most the number of training tokens; "auto" is 500.
         posterior: family of q(u) of a sparse GP.
         kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior),
             which predicts better where the posterior is factorised; "auto" is 0.3 for random features, 1 for
@@ -107,24 +82,15 @@ class SequenceGPClassifier(GPEstimator):
         batch_size: sequences per step; "auto" are those of about 2000 tokens.
         learning_rate: peak of the one-cycle schedule; "auto" depends on the latents.
         optimizer: "adam" for everything, which "auto" is, or "natural" gradients where the posterior has them.
-        natural_step: peak of the same schedule for natural gradients.
+        natural_step: peak of the schedule of `learning_rate` for natural steps, in (0, 1]; "auto" is 0.05.
         frequencies_from: share of the steps after which spectral frequencies move, if they are learnt.
         hyperparameters_from: the same of lengthscales and amplitudes of random features.
-        validation_fraction: share of the sequences held out to choose the best epoch by token accuracy.
-        patience: with validation, stop after so many epochs without a better accuracy.
-        time_budget: seconds of training to plan for; None for no limit.
-        checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
-        checkpoint_seconds: seconds between two savings of progress.
-        dtype: "float32" or "float64".
-        device: where to compute, as PyTorch names it.
-        random_state: seed; equal seeds give equal models on the same machine.
-        verbose: show a progress bar on standard error once training takes longer than two seconds.
 
     Attributes:
         classes_: the labels in column order (V), sorted.
-        model_: the trained `SequenceModel`.
+        model_: the trained `VariationalModel`.
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy.
-        settings_: the `SequenceSettings` that were resolved.
+        settings_: the `ModelSettings` that were resolved.
         label_counts_: training tokens of each label (V).
         n_rows_: training tokens.
 
@@ -137,96 +103,34 @@ class SequenceGPClassifier(GPEstimator):
         ['DET', 'NOUN', 'VERB']
     """
 
-    model_: SequenceModel
-    settings_: SequenceSettings
-    label_space_: ClassSpace
-    features_: SequenceFeatures
-    _target_kinds: ClassVar[tuple[str, ...]] = MultiClassGPClassifier._target_kinds
-
-    def __init__(
-        self,
-        *,
-        template: str | Template | None = None,
-        min_count: int = 1,
-        hash_size: int | None = None,
-        weighting: Literal["none", "idf"] = "none",
-        labels: Sequence[Any] | None = None,
-        latents: Literal["auto", "random-features", "gp", "linear", "linear-mean-field", "linear-point"] = "auto",
-        linear_term: bool = False,
-        transitions: Literal["gaussian", "indexed", "point", "none"] = "gaussian",
-        objective: Literal["exact", "pseudo-likelihood"] = "exact",
-        prior_variance: float = 20.0,
-        kernel: str = "auto",
-        ard: bool = True,
-        frequencies: Literal["prior-fixed", "var-fixed", "var-resampled"] = "prior-fixed",
-        n_layers: int = 1,
-        n_hidden: int = 10,
-        n_random_features: int = 1000,
-        n_reduced: int | Literal["auto"] | None = "auto",
-        feed_forward: bool = True,
-        n_inducing: int = 500,
-        posterior: str = "mean-field",
-        kl_weight: float | Literal["auto"] = "auto",
-        n_draws: int = 100,
-        n_train_draws: int = 1,
-        decoding: Decoding = "max-marginal",
-        epochs: int | Literal["auto"] = "auto",
-        batch_size: int | Literal["auto"] = "auto",
-        learning_rate: float | Literal["auto"] = "auto",
-        optimizer: Literal["auto", "natural", "adam"] = "auto",
-        natural_step: float | Literal["auto"] = "auto",
-        frequencies_from: float = 0.1,
-        hyperparameters_from: float = 0.0,
-        validation_fraction: float = 0.0,
-        patience: int | None = None,
-        time_budget: float | None = None,
-        checkpoint: str | Path | None = None,
-        checkpoint_seconds: float = 20.0,
-        dtype: Literal["float32", "float64"] = "float32",
-        device: str = "cpu",
-        random_state: int | np.random.RandomState | None = None,
-        verbose: bool = True,
-    ) -> None:
-        self.template = template
-        self.min_count = min_count
-        self.hash_size = hash_size
-        self.weighting = weighting
-        self.labels = labels
-        self.latents = latents
-        self.linear_term = linear_term
-        self.transitions = transitions
-        self.objective = objective
-        self.prior_variance = prior_variance
-        self.kernel = kernel
-        self.ard = ard
-        self.frequencies = frequencies
-        self.n_layers = n_layers
-        self.n_hidden = n_hidden
-        self.n_random_features = n_random_features
-        self.n_reduced = n_reduced
-        self.feed_forward = feed_forward
-        self.n_inducing = n_inducing
-        self.posterior = posterior
-        self.kl_weight = kl_weight
-        self.n_draws = n_draws
-        self.n_train_draws = n_train_draws
-        self.decoding = decoding
-        self.epochs = epochs
-        self.batch_size = batch_size
-        self.learning_rate = learning_rate
-        self.optimizer = optimizer
-        self.natural_step = natural_step
-        self.frequencies_from = frequencies_from
-        self.hyperparameters_from = hyperparameters_from
-        self.validation_fraction = validation_fraction
-        self.patience = patience
-        self.time_budget = time_budget
-        self.checkpoint = checkpoint
-        self.checkpoint_seconds = checkpoint_seconds
-        self.dtype = dtype
-        self.device = device
-        self.random_state = random_state
-        self.verbose = verbose
+    template: str | Template | None = None
+    min_count: int = 1
+    hash_size: int | None = None
+    weighting: Literal["none", "idf"] = "none"
+    labels: Sequence[Any] | None = None
+    latents: Literal["auto", "random-features", "gp", "linear", "linear-mean-field", "linear-point"] = "auto"
+    linear_term: bool = False
+    transitions: Literal["gaussian", "indexed", "point", "none"] = "gaussian"
+    objective: Literal["exact", "pseudo-likelihood"] = "exact"
+    prior_variance: float = 20.0
+    kernel: str | Kernel = "auto"
+    ard: bool = True
+    frequencies: Literal["prior-fixed", "var-fixed", "var-resampled"] = "prior-fixed"
+    n_layers: int = 1
+    n_hidden: int = 10
+    n_random_features: int | Literal["auto"] = "auto"
+    n_reduced: int | Literal["auto"] | None = "auto"
+    feed_forward: bool = True
+    n_inducing: int | Literal["auto"] = "auto"
+    posterior: str = "mean-field"
+    kl_weight: float | Literal["auto"] = "auto"
+    n_draws: int = 100
+    n_train_draws: int = 1
+    decoding: Decoding = "max-marginal"
+    learning_rate: float | Literal["auto"] = "auto"
+    frequencies_from: float = 0.1
+    hyperparameters_from: float = 0.0
+    features_: SequenceFeatures = field(init=False)
 
     def fit(self, X: Any, y: Any, *, validation: tuple[Any, Any] | None = None) -> Self:
         """Train the model.
@@ -248,69 +152,45 @@ class SequenceGPClassifier(GPEstimator):
         """
         if y is None:
             raise DataError("SequenceGPClassifier requires y to be passed, but the target y is None")
-        params = self.get_params(deep=False)
         self.check_params()
-        features = sequence_features(params)
+        features = self._features_step(self.get_params(deep=False))
         x, lengths = features.fit_transform(X)
         codes, space = self._with_known_labels(*encode_label_sequences(y, lengths))
-        counts = np.bincount(codes, minlength=len(space))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        held_out: _Labelled | None = None
+        data, held_out = Examples(x, one_hot(codes, len(space)), lengths), None
         if validation is None:
-            data, held_out = self._split(_Labelled(x, lengths, codes), rng)
+            data, held_out = split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         else:
-            data = _Labelled(x, lengths, codes)
             held_x, held_lengths = features.transform(validation[0])
-            held_out = _Labelled(
-                held_x, held_lengths, encode_label_sequences(validation[1], held_lengths, space, "ignore")[0]
-            )
-        sizes = SequenceSizes(len(data.lengths), data.x.shape[0], data.x.shape[1], len(space), _most_stored(data.x))
-        settings = sequence_settings(params, sizes)
-        training = sequence_training(params, model=settings, sizes=sizes, seed=seed)
-        dtype = DTYPES[choice("dtype", self.dtype, DTYPES)]
-        most = int(np.sort(data.lengths)[-training.batch_size :].sum())
-        needed = sequence_memory(
-            settings,
-            batch_sequences=training.batch_size,
-            batch_tokens=most,
-            batch_stored=most * _n_stored(data.x) // data.x.shape[0],
-            n_draws=training.n_draws,
-            n_stored=_n_stored(data.x),
-            item_size=dtype.itemsize,
-        )
-        check_memory(needed, settings="n_random_features, n_reduced, n_inducing or batch_size")
-        reporter = ProgressReporter() if self.verbose else NoReporter()
-        model = settings.build()
-        start_sequences(model, data.x, counts, rng=rng)
-        model.to(device=checked_device(self.device), dtype=dtype)
-        hashed: list[Any] = [*data, *(held_out or ())]
-        history = train(
-            model,
-            data.x,
-            one_hot(data.codes, len(space)),
-            training,
-            reporter=reporter,
-            lengths=data.lengths,
-            validate=None
-            if held_out is None
-            else _validator(SequencePredictor(model, n_draws=_VALIDATION_DRAWS), held_out),
+            held_codes, _ = encode_label_sequences(validation[1], held_lengths, space, "ignore")
+            held_out = Examples(held_x, one_hot(held_codes, len(space)), held_lengths)
+        self._train(
+            data,
+            held_out,
+            rng=rng,
+            seed=seed,
             score_name="accuracy",
-            checkpoint=self.checkpoint,
-            fingerprint=fingerprint(hashed, {**asdict(settings), **asdict(training), "dtype": self.dtype}),
-        )
-        self._adopt(
-            model.requires_grad_(False),
-            settings=settings,
             features=features,
             space=space,
             target_kind=space.kind,
-            history=history,
-            label_counts=counts,
+            label_counts=np.bincount(codes, minlength=len(space)),
             n_rows=len(codes),
-            instance_noise=None,
         )
         return self
+
+    def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
+        if data is None or data.lengths is None:
+            return sequence_params(params, n_sequences=1, n_rows=1, n_features=1, n_stored=1)
+        x = data.x
+        # Stored entries of the fullest row, at least one.
+        n_stored = max(1, int(np.diff(x.indptr).max()) if issparse(x) else x.shape[1])
+        sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_stored": n_stored}
+        return sequence_params(params, n_sequences=len(data.lengths), **sizes)
+
+    @classmethod
+    def _takes(cls, likelihood: type[Likelihood]) -> bool:
+        return likelihood.has_sequences
 
     def check_params(self) -> None:
         """Refuse parameters that no data would make possible.
@@ -318,10 +198,8 @@ class SequenceGPClassifier(GPEstimator):
         Raises:
             SettingsError: one is outside its domain.
         """
-        params = self.get_params(deep=False)
-        sequence_features(params)
-        sizes = SequenceSizes(1, 1, 1, 2)
-        sequence_training(params, model=sequence_settings(params, sizes), sizes=sizes, seed=0)
+        self._features_step(self.get_params(deep=False))
+        super().check_params()
         number("n_draws", self.n_draws, low=1, high=_MOST_DRAWS, integer=True)
         number("validation_fraction", self.validation_fraction, low=0, high=0.9)
         choice("decoding", self.decoding, DECODINGS)
@@ -330,6 +208,32 @@ class SequenceGPClassifier(GPEstimator):
         listed = labels.ndim == 1 if isinstance(labels, np.ndarray) else isinstance(labels, Sequence | None)
         if not listed or isinstance(labels, (str, bytes)):
             raise SettingsError(f"labels must be a list of labels, or None; it is {labels!r}")
+
+    @staticmethod
+    def _features_step(params: dict[str, Any]) -> SequenceFeatures:
+        """The features step that the parameters ask for.
+
+        Raises:
+            SettingsError: a parameter is outside its domain.
+            DataError: the template has a line that cannot be read.
+        """
+        template = params["template"]
+        if isinstance(template, str):
+            template = Template.parse(template)
+        elif template is not None and not isinstance(template, Template):
+            raise SettingsError(f"template must be the text of a CRF++ template, or None; it is {template!r}")
+        if template is not None and template.indexed and params["transitions"] != "indexed":
+            raise SettingsError(
+                "the template has B lines with %x[..], whose transitions depend on the input: use "
+                'transitions="indexed" (SDGP2), or a bare B'
+            )
+        hash_size = params["hash_size"]
+        return SequenceFeatures(
+            template=template,
+            min_count=number("min_count", params["min_count"], low=1, integer=True),
+            hash_size=None if hash_size is None else number("hash_size", hash_size, low=1, integer=True),
+            weighting=choice("weighting", params["weighting"], WEIGHTINGS),
+        )
 
     def predict(self, X: Any) -> list[NDArray[Any]]:
         """The labels of every sequence by `decoding`, S arrays in the type that `fit` was given."""
@@ -389,7 +293,7 @@ class SequenceGPClassifier(GPEstimator):
             the difference of the two; T numbers each, in nats.
         """
 
-        def parts(block: Block) -> torch.Tensor:
+        def parts(block: ChainDraws) -> torch.Tensor:
             marginals = block.marginals()
             total, aleatoric = _entropy(marginals.mean(0)), _entropy(marginals).mean(0)
             return torch.stack([total, aleatoric, total - aleatoric], dim=-1)
@@ -404,14 +308,14 @@ class SequenceGPClassifier(GPEstimator):
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
         return float(np.mean(self.label_space_.encode(np.concatenate(predicted)) == codes))
 
-    def predictor(self) -> SequencePredictor:
+    def predictor(self) -> Predictor:
         """What draws from the fitted model, `n_draws` times.
 
         Raises:
             SettingsError: `n_draws` is outside its domain, as in an altered model.
         """
         n_draws = number("n_draws", self.n_draws, low=1, high=_MOST_DRAWS, integer=True)
-        return SequencePredictor(self.model_, n_draws=n_draws)
+        return Predictor(self.model_, n_draws=n_draws)
 
     def _with_known_labels(self, codes: NDArray[np.int64], space: ClassSpace) -> tuple[NDArray[np.int64], ClassSpace]:
         """Codes of the labels of y in the space of these and of `labels`, and that space."""
@@ -419,15 +323,6 @@ class SequenceGPClassifier(GPEstimator):
             return codes, space
         every = ClassSpace(encode_classes([*self.labels, *space.names], "labels and y together")[1])
         return every.encode(space.decode(codes)), every
-
-    def _split(self, data: _Labelled, rng: np.random.Generator) -> tuple[_Labelled, _Labelled | None]:
-        held = int(number("validation_fraction", self.validation_fraction, low=0, high=0.9) * len(data.lengths))
-        if not held:
-            if self.patience is not None:
-                raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
-            return data, None
-        order = rng.permutation(len(data.lengths)).astype(np.int64)
-        return data.part(order[held:]), data.part(order[:held])
 
     def _features(self, X: Any) -> tuple[FloatMatrix, NDArray[np.int64]]:
         check_is_fitted(self, "model_")
@@ -437,44 +332,17 @@ class SequenceGPClassifier(GPEstimator):
         x, lengths = self._features(X)
         return self.predictor().blocks(x, lengths)
 
-    def _of_tokens(self, X: Any, values: Callable[[Block], torch.Tensor]) -> list[NDArray[np.float32]]:
+    def _of_tokens(self, X: Any, values: Callable[[ChainDraws], torch.Tensor]) -> list[NDArray[np.float32]]:
         """What tokens have a row of, split into sequences."""
         x, lengths = self._features(X)
         rows = [values(block).cpu().numpy().astype(np.float32) for block in self.predictor().blocks(x, lengths)]
         return np.split(np.concatenate(rows), np.cumsum(lengths)[:-1])
 
     @classmethod
-    def _settings_from(cls, values: Any, folder: str | Path) -> SequenceSettings:
-        return checked_settings(values, SequenceSettings, check_sequence_settings, folder)
-
-    @classmethod
     def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> SequenceFeatures:
         return SequenceFeatures.from_state(config, arrays)
-
-    @classmethod
-    def _space_from(cls, labels: Any, n_labels: int, folder: str | Path) -> ClassSpace:
-        return MultiClassGPClassifier._space_from(labels, n_labels, folder)
-
-
-def _validator(predictor: SequencePredictor, held_out: _Labelled) -> Callable[[], float]:
-    """Token accuracy of the current parameters."""
-
-    def score() -> float:
-        best = [block.marginals().mean(0).argmax(1) for block in predictor.blocks(held_out.x, held_out.lengths)]
-        return float(np.mean(torch.cat(best).cpu().numpy() == held_out.codes))
-
-    return score
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:
     summed: torch.Tensor = torch.special.entr(p).sum(-1)
     return summed
-
-
-def _n_stored(x: FloatMatrix) -> int:
-    return int(x.nnz if issparse(x) else x.size)
-
-
-def _most_stored(x: FloatMatrix) -> int:
-    """Stored entries of the fullest row, at least one."""
-    return max(1, int(np.diff(x.indptr).max()) if issparse(x) else x.shape[1])

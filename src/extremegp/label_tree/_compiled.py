@@ -6,7 +6,7 @@ Compiled functions check no bounds: whoever calls them has checked indices, abov
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar, cast
+from typing import Any, TypeVar, cast, no_type_check
 
 import numba
 import numpy as np
@@ -34,6 +34,7 @@ def n_lanes() -> int:
 
 
 @in_lanes
+@no_type_check
 def times_dense(indptr: Any, indices: Any, data: Any, dense: NDArray[np.float32], out: NDArray[np.float32]) -> None:
     """out = A B for CSR A and an array B."""
     for i in numba.prange(len(indptr) - 1):
@@ -45,6 +46,7 @@ def times_dense(indptr: Any, indices: Any, data: Any, dense: NDArray[np.float32]
 
 
 @compiled
+@no_type_check
 def keep_best(scores: Any, items: Any, n_items: int, best: Any, best_scores: Any) -> int:
     """Leave the items with the largest scores in `best` and `best_scores`, as a heap; returns how many there are.
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, no_type_check
 
 import numba
 import numpy as np
@@ -22,6 +22,7 @@ _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
 
 
 @in_lanes
+@no_type_check
 def gather_evidence(
     tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, y_indptr: Any,
     y_labels: Any, log_counts: Any, n_lanes: int, candidates: Any, evidence: Any, n_candidates: Any,

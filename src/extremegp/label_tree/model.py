@@ -7,9 +7,9 @@ shares among the nearest training rows. Labels that neither finds have one small
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -62,6 +62,10 @@ class LabelTreeSettings:
     n_inducing: int
     beam: int = 10
     most_read: int = 1_000_000
+
+    def to_config(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        return asdict(self)
 
     def build(self) -> LabelTreeModel:
         """A model with tensors of these shapes."""
@@ -120,7 +124,7 @@ class LabelTree(nn.Module):
         super().__init__()
         self.order: Tensor
         self.register_buffer("order", torch.zeros(n_labels, dtype=torch.int32))
-        self.levels = nn.ModuleList(TreeLevel(sizes, n_features) for sizes in levels)
+        self.levels = cast("Sequence[TreeLevel]", nn.ModuleList(TreeLevel(sizes, n_features) for sizes in levels))
         self.index_limits = {"order": n_labels}
 
     def search(
@@ -136,22 +140,20 @@ class LabelTree(nn.Module):
         n, lanes = x.shape[0], n_lanes()
         nodes, scores, sizes = np.zeros((n, 1), np.int32), np.zeros((n, 1), np.float32), np.ones(n, np.int64)
         for number, level in enumerate(self.levels, start=1):
-            assert isinstance(level, TreeLevel)
             width = n_best if number == len(self.levels) else beam
             best, best_scores = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
             found = np.zeros(n, np.int64)
             arguments = (x.indptr, x.indices, x.data, nodes, scores, sizes, *level.arrays(), lanes)
-            search_level(*arguments, best, best_scores, found)  # type: ignore[arg-type, call-arg]
+            search_level(*arguments, best, best_scores, found)
             nodes, scores, sizes = best, best_scores, found
         return self.order.numpy()[nodes], scores, sizes
 
     def is_sound(self) -> bool:
         """Whether the levels fit each other and the order has every label once."""
-        levels = [level for level in self.levels if isinstance(level, TreeLevel)]
-        above = [1, *(len(level.biases) for level in levels)]
-        fit = all(len(level.arrays()[0]) == n + 1 for level, n in zip(levels, above[:-1], strict=True))
+        above = [1, *(len(level.biases) for level in self.levels)]
+        fit = all(len(level.arrays()[0]) == n + 1 for level, n in zip(self.levels, above[:-1], strict=True))
         once = np.all(np.bincount(self.order.numpy(), minlength=len(self.order)) == 1)
-        return bool(fit and once and above[-1] == len(self.order) and all(level.is_sound() for level in levels))
+        return bool(fit and once and above[-1] == len(self.order) and all(level.is_sound() for level in self.levels))
 
 
 class Rows(nn.Module):
@@ -232,7 +234,7 @@ class LabelTreeModel(nn.Module):
         super().__init__()
         self.settings = settings
         d, k = settings.n_features, settings.n_labels
-        self.trees = nn.ModuleList(LabelTree(levels, d, k) for levels in settings.trees)
+        self.trees = cast("Sequence[LabelTree]", nn.ModuleList(LabelTree(levels, d, k) for levels in settings.trees))
         self.rows = Rows(settings)
         self.combiner: VariationalModel = combiner_settings(settings.n_inducing).build()
         self.centre: Tensor
@@ -250,9 +252,7 @@ class LabelTreeModel(nn.Module):
         if not x.has_sorted_indices:
             x = x.sorted_indices()
         own = np.full(n, -1, dtype=np.int64) if own is None else own
-        found = [
-            tree.search(x, self.settings.beam, _BEST_OF_TREE) for tree in self.trees if isinstance(tree, LabelTree)
-        ]
+        found = [tree.search(x, self.settings.beam, _BEST_OF_TREE) for tree in self.trees]
         labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
         nearest = self.rows.nearest(x, own)
         candidates = np.zeros((n, N_CANDIDATES), np.int32)
@@ -270,9 +270,8 @@ class LabelTreeModel(nn.Module):
 
     def is_sound(self) -> bool:
         """Whether all indices are such that compiled code stays within bounds: to be asked of tensors from a file."""
-        trees = [tree for tree in self.trees if isinstance(tree, LabelTree)]
         in_domain = bool((self.scale > 0).all()) and 0 < float(self.background) < 1
-        return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in trees)
+        return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in self.trees)
 
 
 def row_blocks(n_rows: int) -> Iterator[slice]:

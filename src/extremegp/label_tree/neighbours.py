@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, no_type_check
 
 import numba
 import numpy as np
@@ -11,6 +11,7 @@ from extremegp.label_tree._compiled import in_lanes, keep_best
 
 
 @in_lanes
+@no_type_check
 def nearest_rows(
     indptr: Any, indices: Any, data: Any, column_indptr: Any, column_rows: Any, column_data: Any, n_rows: int,
     own: Any, most_read: int, n_lanes: int, nearest: Any, similarities: Any, sizes: Any,

@@ -9,7 +9,7 @@ speaks of are in its likelihood: none is sampled.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, no_type_check
 
 import numba
 import numpy as np
@@ -21,6 +21,7 @@ _NEWTON_STEPS = 20
 
 
 @compiled
+@no_type_check
 def _mode(
     rows: Any, side: Any, node: int, indptr: Any, indices: Any, data: Any, squares: Any, variance: float,
     n_passes: int, tolerance: float, w: Any, features: Any, seen: Any, alpha: Any, order: Any, state: Any,
@@ -83,6 +84,7 @@ def _mode(
 
 
 @in_lanes
+@no_type_check
 def fit_nodes(
     indptr: Any, indices: Any, data: Any, squares: Any, parent_indptr: Any, parent_rows: Any, node_indptr: Any,
     node_rows: Any, parents: Any, first: int, last: int, variance: float, n_passes: int, tolerance: float,

@@ -9,11 +9,11 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.errors import SettingsError
+from extremegp.engine.sparse import Matrix
 from extremegp.label_tree.evidence import N_CANDIDATES
 from extremegp.label_tree.model import Evidence, LabelTreeModel, row_blocks
 from extremegp.metrics import TopK
-from extremegp.prediction.predictor import Matrix, Predictor, Ranked, RankedBy
+from extremegp.prediction.predictor import Predictor, Ranked, RankedBy
 
 
 class LabelTreePredictor:
@@ -39,14 +39,8 @@ class LabelTreePredictor:
                 utilities[pairs], probabilities[pairs] = mean[:, 0], probability[:, 0]
             yield rows, evidence, utilities, probabilities
 
-    def top(self, x: Matrix, k: int, by: RankedBy = "probability", given: Any = None) -> Iterator[Ranked]:
-        """The k best candidates of every row; see `Predictor.top`. Rows with fewer end in pads.
-
-        Raises:
-            SettingsError: labels are given.
-        """
-        if given is not None:
-            raise SettingsError("a model of label trees cannot take given labels into account")
+    def top(self, x: Matrix, k: int, by: RankedBy = "probability") -> Iterator[Ranked]:
+        """The k best candidates of every row; see `Predictor.top`. Rows with fewer end in pads."""
         for rows, evidence, utilities, probabilities in self.candidates(x):
             n, scores = rows.stop - rows.start, utilities if by == "utility" else probabilities
             order = np.lexsort((evidence.labels, -scores, evidence.rows))
@@ -59,12 +53,8 @@ class LabelTreePredictor:
             labels[place], best[place], of_best[place] = evidence.labels[taken], scores[taken], probabilities[taken]
             yield rows, TopK(labels, best), of_best
 
-    def mean_utilities_and_probabilities(
-        self, x: Matrix, given: Any = None
-    ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
+    def mean_utilities_and_probabilities(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
         """Of all K labels, dense: those that are no candidates have the background's utility and probability."""
-        if given is not None:
-            raise SettingsError("a model of label trees cannot take given labels into account")
         background = float(self.model.background)
         for rows, evidence, utilities, probabilities in self.candidates(x):
             shape = rows.stop - rows.start, self.model.settings.n_labels
@@ -74,14 +64,14 @@ class LabelTreePredictor:
             chances[evidence.rows, evidence.labels] = probabilities
             yield rows, means, chances
 
-    def mean_utilities(self, x: Matrix, given: Any = None) -> Iterator[tuple[slice, NDArray[Any]]]:
+    def mean_utilities(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any]]]:
         """The utilities alone."""
-        for rows, means, _ in self.mean_utilities_and_probabilities(x, given):
+        for rows, means, _ in self.mean_utilities_and_probabilities(x):
             yield rows, means
 
-    def probabilities(self, x: Matrix, given: Any = None) -> Iterator[tuple[slice, NDArray[Any]]]:
+    def probabilities(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any]]]:
         """The probabilities alone."""
-        for rows, _, chances in self.mean_utilities_and_probabilities(x, given):
+        for rows, _, chances in self.mean_utilities_and_probabilities(x):
             yield rows, chances
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, no_type_check
 
 import numba
 import numpy as np
@@ -11,11 +11,13 @@ from extremegp.label_tree._compiled import compiled, in_lanes, keep_best
 
 
 @compiled
+@no_type_check
 def _log_sigmoid(value: float) -> float:
     return float(-np.log1p(np.exp(-value)) if value > 0 else value - np.log1p(np.exp(value)))
 
 
 @in_lanes
+@no_type_check
 def search_level(
     indptr: Any, indices: Any, data: Any, beam: Any, beam_scores: Any, beam_sizes: Any, children: Any, blocks: Any,
     features: Any, entries: Any, targets: Any, weights: Any, biases: Any, n_lanes: int, best: Any, best_scores: Any,

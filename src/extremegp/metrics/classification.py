@@ -175,7 +175,7 @@ class ClassMetrics:
         self._right += other._right
         self._negative_log += other._negative_log
         self._squares += other._squares
-        self._bins.merge(other._bins)
+        self._bins.sums += other._bins.sums
         self._counts = self._confusion() + other._confusion()
 
     def compute(self) -> dict[str, float]:
@@ -241,18 +241,7 @@ def evaluate_classes(
 ) -> dict[str, float]:
     """Compute every metric of multi-class classification.
 
-    Args:
-        truth: N integers, class of each row; -1 for a class never seen in training.
-        probabilities: N x K, dense; rows sum to 1 within 1e-3.
-        n_bins: number of bins of the calibration error.
-        ks: a row is right at k if its class is among the k most probable.
-
-    Returns:
-        As `ClassMetrics.compute`.
-
-    Raises:
-        DataError: as `ClassMetrics.update`, or there are no rows.
-        SettingsError: as `ClassMetrics`.
+    Arguments, result and errors are those of `ClassMetrics` and its `update` with N rows and `compute`.
     """
     block = np.asarray(probabilities)
     if block.ndim != 2:

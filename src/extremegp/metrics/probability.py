@@ -132,8 +132,8 @@ class ProbabilityMetrics:
         self._n_labels = other._n_labels if self._n_labels is None else self._n_labels
         self._log_loss += other._log_loss
         self._brier += other._brier
-        self._all.merge(other._all)
-        self._best.merge(other._best)
+        self._all.sums += other._all.sums
+        self._best.sums += other._best.sums
 
     def compute(self) -> dict[str, float]:
         """Give the metrics of all rows so far.
@@ -220,7 +220,7 @@ class TopProbabilityMetrics:
         Raises:
             DataError: no labels have been added.
         """
-        n_pairs = int(self._bins.count.sum())
+        n_pairs = int(self._bins.sums[0].sum())
         if n_pairs == 0:
             raise DataError("no labels have been added; call update with the best labels of some rows first")
         return {
@@ -248,15 +248,7 @@ def log_loss(truth: Any, probabilities: ArrayLike) -> float:
 def brier_score(truth: Any, probabilities: ArrayLike) -> float:
     """Squared error of the probabilities summed over labels and averaged over rows (one term per label, not two).
 
-    Args:
-        truth: N x K indicator, sparse or dense.
-        probabilities: N x K in [0, 1], dense.
-
-    Returns:
-        The Brier score.
-
-    Raises:
-        DataError: as `ProbabilityMetrics.update`.
+    Arguments and errors are those of `log_loss`.
     """
     return _metrics(truth, probabilities).compute()["brier"]
 
@@ -294,23 +286,19 @@ class Bins:
     """Count, sum of probabilities and number of true labels in each equal-width bin."""
 
     def __init__(self, n_bins: int) -> None:
-        self.count = np.zeros(n_bins, dtype=np.int64)
-        self.confidence = np.zeros(n_bins)
-        self.true = np.zeros(n_bins, dtype=np.int64)
+        self.sums = np.zeros((3, n_bins))
 
     def add(self, p: NDArray[np.float64], true: Any) -> None:
         """Add probabilities `p`; `true` indexes those whose label is true."""
-        n_bins = len(self.count)
+        n_bins = self.sums.shape[1]
         bins = np.minimum((p * n_bins).astype(np.int64), n_bins - 1)
-        self.count += np.bincount(bins.ravel(), minlength=n_bins)
-        self.confidence += np.bincount(bins.ravel(), weights=p.ravel(), minlength=n_bins)
-        self.true += np.bincount(bins[true], minlength=n_bins)
-
-    def merge(self, other: Bins) -> None:
-        self.count += other.count
-        self.confidence += other.confidence
-        self.true += other.true
+        self.sums += [
+            np.bincount(bins.ravel(), minlength=n_bins),
+            np.bincount(bins.ravel(), weights=p.ravel(), minlength=n_bins),
+            np.bincount(bins[true], minlength=n_bins),
+        ]
 
     def reliability(self) -> Reliability:
-        filled = np.where(self.count > 0, self.count, np.nan)
-        return Reliability(self.confidence / filled, self.true / filled, self.count.copy())
+        count, confidence, true = self.sums
+        filled = np.where(count > 0, count, np.nan)
+        return Reliability(confidence / filled, true / filled, count.astype(np.int64))

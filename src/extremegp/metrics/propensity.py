@@ -82,17 +82,8 @@ def psndcg_at_k(
     Each row is divided by the DCG of min(k, number of true labels) unit gains, as in nDCG@k, in the sum reached and in
     the best sum alike (pyxclib). A row without labels adds 0 to both. If no row has labels the result is 0.
 
-    Args:
-        truth: N x K indicator, sparse or dense.
-        predictions: TopK of N rows, or N x K scores (sparse or dense).
-        propensity: K propensities in (0, 1], from the training rows.
-        ks: ranks to evaluate at.
-
     Returns:
-        PSnDCG@k for each of `ks`.
-
-    Raises:
-        DataError, SettingsError: as `psp_at_k`.
+        PSnDCG@k for each of `ks`. Arguments and errors are those of `psp_at_k`.
     """
     return propensity_scored(judge(truth, predictions, ks), propensity, ks)[1]
 

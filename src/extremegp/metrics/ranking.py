@@ -74,7 +74,7 @@ class Judged:
         return np.array([(dcg[:, k - 1] / ideal[np.minimum(k, attainable) - 1]).sum() for k in ks])
 
 
-def judge(truth: Any, predictions: Any, ks: Sequence[int]) -> Judged:
+def judge(truth: Any, predictions: Any, ks: Sequence[Any]) -> Judged:
     """Check true labels and predictions against each other and mark each prediction right or wrong.
 
     Args:
@@ -137,16 +137,8 @@ def ndcg_at_k(truth: Any, predictions: Any, ks: Sequence[int] = (1, 3, 5)) -> ND
 
     The most is the sum over min(k, number of true labels) ranks; a row without labels counts as 0.
 
-    Args:
-        truth: N x K indicator, sparse or dense.
-        predictions: TopK of N rows, or N x K scores (sparse or dense).
-        ks: ranks to evaluate at.
-
     Returns:
-        nDCG@k for each of `ks`, averaged over all rows.
-
-    Raises:
-        DataError, SettingsError: as `judge`.
+        nDCG@k for each of `ks`, averaged over all rows. Arguments and errors are those of `precision_at_k`.
     """
     return judge(truth, predictions, ks).ndcg(ks)
 
@@ -156,16 +148,8 @@ def recall_at_k(truth: Any, predictions: Any, ks: Sequence[int] = (1, 3, 5)) -> 
 
     Rows without labels are left out of the mean; if no row has labels the recall is 0.
 
-    Args:
-        truth: N x K indicator, sparse or dense.
-        predictions: TopK of N rows, or N x K scores (sparse or dense).
-        ks: ranks to evaluate at.
-
     Returns:
-        R@k for each of `ks`.
-
-    Raises:
-        DataError, SettingsError: as `judge`.
+        R@k for each of `ks`. Arguments and errors are those of `precision_at_k`.
     """
     return judge(truth, predictions, ks).recall(ks)
 
@@ -179,22 +163,16 @@ def macro_recall_at_k(
     left the recall is 0.
 
     Args:
-        truth: N x K indicator, sparse or dense.
-        predictions: TopK of N rows, or N x K scores (sparse or dense).
-        ks: ranks to evaluate at.
         among: K flags; the mean is over these labels only (say, the rare ones).
 
     Returns:
-        Macro R@k for each of `ks`.
-
-    Raises:
-        DataError, SettingsError: as `judge`; DataError if `among` is not K flags.
+        Macro R@k for each of `ks`. Other arguments and errors are those of `precision_at_k`.
     """
     judged = judge(truth, predictions, ks)
     return judged.macro_recall(ks, _flags(among, judged))
 
 
-def _flags(among: NDArray[np.bool_] | None, judged: Judged) -> NDArray[np.bool_] | None:
+def _flags(among: Any, judged: Judged) -> NDArray[np.bool_] | None:
     if among is None:
         return None
     flags = np.asarray(among)

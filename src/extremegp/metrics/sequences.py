@@ -237,24 +237,7 @@ def evaluate_sequences(
 ) -> dict[str, float]:
     """Compute every metric of sequence labelling.
 
-    Args:
-        y_true: true labels, as `SequenceMetrics.update`.
-        predicted: predicted labels, as `SequenceMetrics.update`.
-        marginals: B x V probabilities p(y_t); rows sum to 1 within 1e-3.
-        classes: V names of the labels, in the order of their codes.
-        lengths: S numbers of tokens, if the labels are not lists of sequences.
-        sequence_log_prob: S, ln p(y_1, .., y_T) of the true labels.
-        n_bins: number of bins of the calibration error.
-        spans: whether labels are the tags of spans; by default if `looks_like_spans` says so.
-        scheme: how spans are read, as `SequenceMetrics`.
-
-    Returns:
-        As `SequenceMetrics.compute`.
-
-    Raises:
-        DataError: as `SequenceMetrics.update`.
-        SettingsError: as `SequenceMetrics`.
-        ImportError: spans are to be found and seqeval is missing.
+    Arguments, result and errors are those of `SequenceMetrics`, its `update` and `compute`.
     """
     metrics = SequenceMetrics(classes, n_bins=n_bins, spans=spans, scheme=scheme)
     metrics.update(y_true, predicted, marginals, lengths=lengths, sequence_log_prob=sequence_log_prob)

@@ -116,7 +116,7 @@ class TopK:
             DataError: scores are not sparse N x K, hold NaN, or store a label twice in a row.
             SettingsError: k is not a positive integer.
         """
-        if not is_sparse_matrix(scores):
+        if not bool(issparse(scores)) or len(scores.shape) != 2:
             raise DataError("from_csr reads a sparse matrix of rows x labels; use from_scores for a dense block")
         matrix = csr_matrix(scores)
         data = _as_float32(matrix.data, "scores")
@@ -249,11 +249,6 @@ def check_positive_int(value: object, name: str) -> None:
     """Raise SettingsError unless `value` is a positive integer."""
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
         raise SettingsError(f"{name} must be a positive integer; got {value!r}")
-
-
-def is_sparse_matrix(value: Any) -> bool:
-    """Whether `value` is a sparse matrix or two-dimensional sparse array."""
-    return bool(issparse(value)) and len(value.shape) == 2
 
 
 def _as_float32(scores: ArrayLike, name: str) -> NDArray[np.float32]:

@@ -12,6 +12,8 @@ probability of the other labels of a training row given one of its labels, which
 
 from __future__ import annotations
 
+from typing import cast
+
 import numpy as np
 import scipy.sparse
 import torch
@@ -21,7 +23,8 @@ from torch import Tensor
 
 from extremegp.engine.integrals.logistic import softplus_moments
 from extremegp.engine.latents.base import Marginals
-from extremegp.engine.mixing import Mixing
+from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.utilities import Utilities
 from extremegp.prediction.known_labels import InstanceNoise, find_mode
 
 _BATCH = 256
@@ -36,8 +39,7 @@ _LEAST_PROBABILITY = 1e-6
 
 
 def estimate_instance_noise(
-    latents: Marginals,
-    mixing: Mixing,
+    utilities: Utilities,
     y: scipy.sparse.csr_matrix,
     *,
     rng: np.random.Generator,
@@ -48,12 +50,12 @@ def estimate_instance_noise(
     Of more than 1024 labels, those absent from a batch are represented by a sample, weighted to stand for all of them.
 
     Args:
-        latents: marginals of the P latent functions at N training rows.
-        mixing: from latent functions to utilities.
+        utilities: of N training rows, mixed of P latent functions.
         y: labels of these rows, N x K indicator with at least one label.
         rng: draws rows and labels.
         propensities: with which probability a label that applies is recorded in y; 1 by default.
     """
+    latents, mixing = utilities.latents, cast(FactorMixing, utilities.mixing)  # only factor models take known labels
     loadings, bias = mixing.loadings.detach(), mixing.bias.detach()
     labelled = np.flatnonzero(np.diff(y.indptr))
     log_weight = loadings.new_zeros(()).requires_grad_()
@@ -65,18 +67,19 @@ def estimate_instance_noise(
         optimiser.param_groups[0]["lr"] = _LEARNING_RATE * (1.0 - step / n_steps)
         rows = np.sort(rng.choice(labelled, batch_size, replace=False))
         batch = y[rows]
-        here = latents.rows(torch.from_numpy(rows).to(loadings.device))
+        index = torch.from_numpy(rows).to(loadings.device)
+        here, here_offset = latents.rows(index), None if utilities.offset is None else utilities.offset[index]
         known = _one_label_each(batch, rng).to(loadings.device)
         labels, weights = _labels_to_sum_over(batch, rng)
         target = torch.from_numpy(batch[:, labels].toarray()).to(loadings)
         columns = torch.from_numpy(labels).to(loadings.device)
-        offset = 0.0 if here.offset is None else here.offset.gather(1, known[:, None])[:, 0]
+        offset = 0.0 if here_offset is None else here_offset.gather(1, known[:, None])[:, 0]
         moved = _shift(here, loadings[known], bias[known] + offset, log_weight.exp(), factor)
         shift = moved @ loadings[columns].T
         with torch.no_grad():
             mean = torch.addmm(bias[columns], here.mean, loadings[columns].T) + shift
-            if here.offset is not None:
-                mean += here.offset[:, columns]
+            if here_offset is not None:
+                mean += here_offset[:, columns]
             recorded = 1.0 if propensities is None else propensities[columns]
             gradient = _gradient(mean, here.variance @ loadings[columns].square().T, target, recorded)
             gradient *= torch.where(target > 0, 1.0, torch.from_numpy(weights).to(loadings))
@@ -116,7 +119,7 @@ def _shift(
 
 
 def _gradient(
-    mean: Tensor, variance: Tensor, target: Tensor, recorded: Float[Tensor, " L"] | float
+    mean: Tensor, variance: Tensor, target: Tensor, recorded: Float[Tensor, "*L"] | float
 ) -> Float[Tensor, "B L"]:
     """The derivative of -log p(y) by the mean of every utility."""
     _, p, half_slope = softplus_moments(mean, variance)

@@ -16,7 +16,7 @@ approximation around it has the covariance
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -25,7 +25,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from extremegp.engine.latents.base import Marginals
-from extremegp.engine.mixing import Mixing
+from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.utilities import Utilities
 
 _TOLERANCE = 1e-10
 _MAX_STEPS = 100
@@ -68,8 +69,7 @@ class Mode(NamedTuple):
 
 @torch.no_grad()
 def utilities_given(
-    latents: Marginals,
-    mixing: Mixing,
+    utilities: Utilities,
     given: scipy.sparse.csr_matrix,
     noise: InstanceNoise,
     *,
@@ -80,11 +80,10 @@ def utilities_given(
     The variance of a utility is that of the functions, Phi_k diag(v) Phi_k', reduced by the share of its variance under
     V that the known labels take away. Without noise this is Laplace's approximation itself; with noise, probabilities
     stay what training calibrated where nothing is known. Rows without known labels come out as from
-    `Mixing.utilities`, to the bit.
+    `Utilities.marginals`, to the bit.
 
     Args:
-        latents: marginals of the P latent functions, without the known labels.
-        mixing: from latent functions to utilities.
+        utilities: without the known labels.
         given: known labels, B x K: 1 for a label that is present, -1 for one that is absent, no entry for the others.
         noise: scatter of the instances.
         variance: "laplace" as said; "map" leaves the variance as it was, which saves a product of |O| times the size.
@@ -92,27 +91,32 @@ def utilities_given(
     Returns:
         Means Phi h* + b and variances of the K utilities, B x K each.
     """
-    mean, ratio = latents.mean.clone(), None
+    mean, ratio = utilities.latents.mean.clone(), None
     if variance == "laplace":
-        ratio = mean.new_ones(len(mean), mixing.n_labels)
-    for rows, labels, signs in _groups(given, latents.mean):
-        known = _Known(latents, mixing, rows, labels, signs, noise)
+        ratio = mean.new_ones(len(mean), utilities.n_utilities)
+    for rows, labels, signs in _groups(given, mean):
+        known = _Known(utilities, rows, labels, signs, noise)
         mean[rows] += known.shift().to(mean.dtype)
         if ratio is not None:
-            known.reduce(ratio, mixing)
-    means, variances, _ = mixing.utilities(latents._replace(mean=mean))
+            known.reduce(ratio)
+    means, variances = _moved(utilities, mean).marginals()
     return Marginals(means, variances if ratio is None else variances.mul_(ratio))
 
 
 @torch.no_grad()
 def mean_utilities_given(
-    latents: Marginals, mixing: Mixing, given: scipy.sparse.csr_matrix, noise: InstanceNoise
+    utilities: Utilities, given: scipy.sparse.csr_matrix, noise: InstanceNoise
 ) -> Float[Tensor, "B K"]:
     """The means of `utilities_given` alone, where variances are not needed."""
-    mean = latents.mean.clone()
+    mean = utilities.latents.mean.clone()
     for rows, labels, signs in _groups(given, mean):
-        mean[rows] += _Known(latents, mixing, rows, labels, signs, noise).shift().to(mean.dtype)
-    return mixing.mean_utilities(latents._replace(mean=mean))
+        mean[rows] += _Known(utilities, rows, labels, signs, noise).shift().to(mean.dtype)
+    return _moved(utilities, mean).means()
+
+
+def _moved(utilities: Utilities, mean: Float[Tensor, "B P"]) -> Utilities:
+    """The utilities with other means of the latent functions."""
+    return Utilities(utilities.mixing, Marginals(mean, utilities.latents.variance), utilities.offset)
 
 
 def find_mode(mean: Float[Tensor, "B O"], root: Float[Tensor, "B O Q"], signs: Float[Tensor, "B O"]) -> Mode:
@@ -182,14 +186,15 @@ class _Known:
 
     def __init__(
         self,
-        latents: Marginals,
-        mixing: Mixing,
+        utilities: Utilities,
         rows: Int[Tensor, " G"],
         labels: Int[Tensor, "G O"],
         signs: Float[Tensor, "G O"],
         noise: InstanceNoise,
     ) -> None:
         self.rows, self.noise = rows, noise
+        latents, offset = utilities.latents, utilities.offset
+        self.mixing = mixing = cast(FactorMixing, utilities.mixing)  # only factor models take known labels
         self.loadings = mixing.loadings[labels].double() * signs.abs()[..., None]
         self.factor = noise.factor.double()
         self.variance = noise.weight.double() * latents.variance[rows].double()
@@ -197,23 +202,24 @@ class _Known:
         mean = mixing.bias[labels].double() + torch.matmul(
             self.loadings, latents.mean[rows].double()[..., None]
         ).squeeze(2)
-        if latents.offset is not None:
-            mean = mean + latents.offset[rows].gather(1, labels).double()
+        if offset is not None:
+            mean = mean + offset[rows].gather(1, labels).double()
         self.mode = find_mode(mean, self.root, signs)
 
     def shift(self) -> Float[Tensor, "G P"]:
         """V Phi_O' g, by which the means of the latent functions move."""
         return self._covariance_times(torch.matmul(self.mode.gradient[:, None], self.loadings)).squeeze(1)
 
-    def reduce(self, ratio: Float[Tensor, "B K"], mixing: Mixing) -> None:
+    def reduce(self, ratio: Float[Tensor, "B K"]) -> None:
         """Set the rows of `ratio` to the share of the variance of every utility that is left."""
+        mixing = self.mixing
         scale = self.mode.curvature.sqrt()[..., None]
         right = scale * self._covariance_times(self.loadings)
         left = solver(scale * self.root)(right)
         right, left = right.to(ratio.dtype), left.to(ratio.dtype)
         variance = self.variance.to(ratio.dtype)
         step = max(1, 2 * _BLOCK_ELEMENTS // (right.shape[0] * right.shape[1]))
-        for start in range(0, mixing.n_labels, step):
+        for start in range(0, mixing.n_utilities, step):
             labels = slice(start, start + step)
             loadings = mixing.loadings[labels]
             taken = ((right @ loadings.T) * (left @ loadings.T)).sum(1)

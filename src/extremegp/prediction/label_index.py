@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from types import ModuleType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import torch
@@ -21,10 +21,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.engine.latents import Marginals
+from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.sparse import Matrix
 from extremegp.errors import SettingsError
 from extremegp.metrics import TopK
 from extremegp.metrics.topk import PAD
-from extremegp.prediction.predictor import Matrix, Predictor, Ranked, RankedBy
+from extremegp.prediction.predictor import Predictor, Ranked, RankedBy
 
 SAMPLE_ROWS = 256
 """Rows, at most, that a recall is measured on."""
@@ -77,12 +79,12 @@ class LabelIndex:
     """
 
     def __init__(self, predictor: Predictor, *, seed: int = 0) -> None:
-        if not predictor.separable:
+        if not predictor.separable or predictor.model.mixing.independent:
             raise SettingsError(
                 "approximate search is for factor models without a mean function (mean_function='zero'); rank exactly"
             )
         self._predictor = predictor
-        mixing = predictor.model.mixing
+        mixing = cast(FactorMixing, predictor.model.mixing)
         loadings, bias = (part.detach().float().cpu() for part in (mixing.loadings, mixing.bias))
         n_labels = len(bias)
         n_head = max(_HEAD_LABELS, round(_HEAD_SHARE * n_labels))
@@ -150,10 +152,11 @@ class LabelIndex:
         """
         assert given is None
         n_probe, n_candidates = self.setting.n_probe, max(self.setting.candidates, k)
-        for rows, latents in self._predictor.label_latents(x, len(self._head)):
+        for rows, utilities in self._predictor.utilities(x, width=len(self._head)):
             # In the order of their numbers, which decides between equal scores.
-            labels = np.sort(self._candidates(latents, n_probe, n_candidates).reshape(len(latents.mean), -1), axis=1)
-            means, probabilities = self._predictor.at(latents, torch.from_numpy(np.maximum(labels, 0)))
+            found = self._candidates(utilities.latents, n_probe, n_candidates)
+            labels = np.sort(found.reshape(len(found), -1), axis=1)
+            means, probabilities = self._predictor.at(utilities, torch.from_numpy(np.maximum(labels, 0)))
             scores = np.where(labels == PAD, -np.inf, means if by == "utility" else probabilities)
             places = TopK.from_scores(scores, k)
             found, p = (np.take_along_axis(values, places.labels, axis=1) for values in (labels, probabilities))
@@ -195,11 +198,11 @@ class LabelIndex:
     def _cheapest(self, x: Matrix, k: int, recall: float, by: RankedBy) -> IndexSetting:
         exact = TopK.concatenate([best for _, best, _ in self._predictor.top(x, k, by)]).labels
         real = exact != PAD
-        blocks = list(self._predictor.label_latents(x, len(self._head)))
+        blocks = [utilities.latents for _, utilities in self._predictor.utilities(x, width=len(self._head))]
         sizes = [c for c in _CANDIDATES if c >= k] or [k]
         settings = []
         for n_probe in self._probes():
-            found = np.concatenate([self._candidates(latents, n_probe, sizes[-1]) for _, latents in blocks])
+            found = np.concatenate([self._candidates(latents, n_probe, sizes[-1]) for latents in blocks])
             for c in sizes:
                 candidates = np.sort(found[:, :, :c].reshape(len(exact), -1), axis=1)
                 hits = np.stack([np.isin(row, of, kind="sort") for row, of in zip(exact, candidates, strict=True)])

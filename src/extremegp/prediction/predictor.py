@@ -1,35 +1,36 @@
-"""The predictive distribution of a trained model, a block of rows at a time."""
+"""The predictive distribution of a trained model, a block of rows or sequences at a time."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, Literal
+from typing import Any, Literal, cast
 
 import numpy as np
 import scipy.sparse
 import torch
-from jaxtyping import Int
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from extremegp.data import FloatCSR, LabelSpace, check_inputs
-from extremegp.data.validation import entry_position
+from extremegp.engine.integrals.races import entropy_parts
 from extremegp.engine.latents import Marginals
-from extremegp.engine.likelihoods import BernoulliLabels, ClassLikelihood, IndependentClasses, entropy_parts
-from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.likelihoods.linear_chain import ChainDraws, LinearChain
+from extremegp.engine.matrices import entry_position
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.sparse import SparseRows, row_block
+from extremegp.engine.sparse import Matrix, SparseRows, row_block
+from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError
 from extremegp.metrics import TopK
 from extremegp.metrics.topk import PAD
 from extremegp.prediction.known_labels import GivenVariance, InstanceNoise, mean_utilities_given, utilities_given
 
 _BLOCK_ELEMENTS = 1 << 22
+_DRAWN_ELEMENTS = 1 << 24
 _MIN_LABELS = 1 << 14
 """Labels in a block of B x labels at the least, where there are more: narrower products are slow."""
 
-Matrix = scipy.sparse.csr_matrix | NDArray[Any]
 RankedBy = Literal["probability", "utility"]
 Ranked = tuple[slice, TopK, NDArray[np.float32]]
 """Rows, their best labels with the scores that these are ranked by, and their probabilities, B x k."""
@@ -40,46 +41,53 @@ class Predictor:
 
     Where labels of the rows are known already, `given` holds them: N x K, 1 for a label that is present, -1 for one
     that is absent. The predictions of the others then take them into account (`extremegp.prediction.known_labels`).
+    Of sequences `blocks` says what draws of the posterior do.
 
     Args:
         model: the trained model; later changes of its parameters have no effect on the conditioning.
         noise: scatter of the instances, used with `given` only; by default there is none, as in the papers.
         given_variance: what known labels do to the variance of a utility: "laplace" reduces it, "map" leaves it.
+        n_draws: R, of the posterior, for sequences.
+        seed: decides the draws. A sequence has the same ones whatever it is predicted with.
     """
 
     @torch.no_grad()
     def __init__(
-        self, model: VariationalModel, noise: InstanceNoise | None = None, *, given_variance: GivenVariance = "laplace"
+        self,
+        model: VariationalModel,
+        noise: InstanceNoise | None = None,
+        *,
+        given_variance: GivenVariance = "laplace",
+        n_draws: int = 1,
+        seed: int = 0,
     ) -> None:
-        self._model = model
-        self._conditioned = model.latents.condition()
+        self._model, self.n_draws, self.seed = model, n_draws, seed
+        self._conditioned = model.latents.condition(seed)
         bias = model.mixing.bias
         self._like, self._dtype, self._device = bias, bias.dtype, bias.device
         self._noise = InstanceNoise.none(bias, model.latents.n_functions) if noise is None else noise
         self._given_variance: GivenVariance = given_variance
 
-    def latents(self, x: Matrix, mean_logits: NDArray[np.float32] | None = None) -> Iterator[tuple[slice, Marginals]]:
-        """Marginals of the P latent functions, with the rows they belong to.
+    def utilities(
+        self, x: Matrix, mean_logits: NDArray[np.float32] | None = None, *, width: int | None = None
+    ) -> Iterator[tuple[slice, Utilities]]:
+        """The utilities of the rows, a block at a time, with the rows they belong to.
 
         Args:
             x: inputs, N x D.
             mean_logits: what the model's mean function scales at these inputs, N x K; by default it works that out.
+            width: how many numbers the caller makes of every row; K by default.
         """
-        yield from self.label_latents(x, self._model.mixing.n_labels, mean_logits)
-
-    def label_latents(
-        self, x: Matrix, width: int, mean_logits: NDArray[np.float32] | None = None
-    ) -> Iterator[tuple[slice, Marginals]]:
-        """What `latents` gives, in blocks for a caller who makes `width` numbers of every row rather than K."""
-        widest = max(width, self._model.latents.n_functions, self._conditioned.width, 512)
-        step = max(1, _BLOCK_ELEMENTS // widest)
+        widest = max(width or self._model.mixing.n_utilities, self._model.latents.n_functions)
+        step = max(1, _BLOCK_ELEMENTS // max(widest, self._conditioned.width, 512))
         for start in range(0, x.shape[0], step):
             rows = slice(start, min(start + step, x.shape[0]))
             block = row_block(x, rows, dtype=self._dtype, device=self._device)
             logits = None if mean_logits is None else torch.from_numpy(mean_logits[rows]).to(self._like)
             with torch.no_grad():
-                marginals = self._model.marginals(self._conditioned, block, logits)
-            yield rows, marginals
+                utilities = self._model.utilities(self._conditioned, block, logits)
+                utilities.latents  # noqa: B018 (worked out here, without gradients)
+            yield rows, utilities
 
     def mean_logits(self, x: Matrix) -> NDArray[np.float32] | None:
         """What the model's mean function scales, N x K and dense; None without one."""
@@ -94,14 +102,13 @@ class Predictor:
         self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
     ) -> Iterator[tuple[slice, NDArray[Any]]]:
         """E f_ik, that labels are ranked by, or given labels the utility at the mode, with the rows they belong to."""
-        mixing = self._model.mixing
-        for rows, latents in self.latents(x):
+        for rows, utilities in self.utilities(x):
             with torch.no_grad():
                 if given is None:
-                    utilities = mixing.mean_utilities(latents)
+                    means = utilities.means()
                 else:
-                    utilities = mean_utilities_given(latents, mixing, given[rows], self._noise)
-            yield rows, utilities.cpu().numpy()
+                    means = mean_utilities_given(utilities, given[rows], self._noise)
+            yield rows, means.cpu().numpy()
 
     def probabilities(
         self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
@@ -117,17 +124,16 @@ class Predictor:
         self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
     ) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
         """What labels are ranked by and how likely they are, from one pass, with the rows they belong to."""
-        mixing, likelihood = self._model.mixing, self._model.likelihood
-        for rows, latents in self.latents(x):
+        likelihood = self._model.likelihood
+        for rows, utilities in self.utilities(x):
             with torch.no_grad():
                 if given is None:
-                    means, probabilities = likelihood.predict(latents, mixing)
+                    means, probabilities = likelihood.predict(utilities)
                 else:
-                    assert isinstance(likelihood, BernoulliLabels)
-                    utilities = utilities_given(
-                        latents, mixing, given[rows], self._noise, variance=self._given_variance
+                    means, variances = utilities_given(
+                        utilities, given[rows], self._noise, variance=self._given_variance
                     )
-                    means, probabilities = utilities.mean, likelihood.probabilities(utilities)
+                    probabilities = likelihood.of_marginals(means, variances)
                     known = SparseRows.from_scipy(given[rows], dtype=means.dtype, device=means.device)
                     probabilities[known.rows, known.columns] = (known.values > 0).to(means.dtype)
             yield rows, means.cpu().numpy(), probabilities.cpu().numpy()
@@ -137,7 +143,7 @@ class Predictor:
     ) -> Iterator[Ranked]:
         """The k best labels of every row, exactly, and their probabilities, a block of rows at a time.
 
-        In a factor model of Bernoulli labels the labels go by in blocks too, so that memory does not grow with B x K.
+        Where labels are independent of each other they go by in blocks too, so that memory does not grow with B x K.
         Where a mean function, known labels or one class per row tie all K together, blocks of rows have all K columns.
 
         Args:
@@ -151,8 +157,8 @@ class Predictor:
             B x k; beyond the labels that there are, pads of probability 0.
         """
         if given is None and self.separable:
-            for rows, latents in self.label_latents(x, _MIN_LABELS):
-                yield rows, *self._top_of_label_blocks(latents, k, by)
+            for rows, utilities in self.utilities(x, width=_MIN_LABELS):
+                yield rows, *self._top_of_label_blocks(utilities, k, by)
             return
         for rows, means, probabilities in self.mean_utilities_and_probabilities(x, given):
             scores = means if by == "utility" else probabilities
@@ -168,45 +174,36 @@ class Predictor:
     @property
     def separable(self) -> bool:
         """Whether utilities and probabilities of some labels can be had without those of the others."""
-        model = self._model
-        return (
-            isinstance(model.mixing, FactorMixing)
-            and type(model.likelihood) is BernoulliLabels
-            and model.mean_function is None
-        )
+        likelihood = self._model.likelihood
+        return likelihood.labels_independent and not likelihood.has_classes and self._model.mean_function is None
 
     @torch.no_grad()
-    def at(self, latents: Marginals, labels: Int[Tensor, "B C"]) -> tuple[NDArray[Any], NDArray[Any]]:
+    def at(self, utilities: Utilities, labels: Int[Tensor, "B C"]) -> tuple[NDArray[Any], NDArray[Any]]:
         """Mean utilities and probabilities of C labels of each row, which may differ from row to row, B x C each.
 
         Args:
-            latents: marginals of the latent functions at B inputs, of a model that is `separable`.
+            utilities: of B inputs, of a model that is `separable`.
             labels: their numbers.
         """
-        mixing, likelihood = self._model.mixing, self._model.likelihood
-        assert isinstance(mixing, FactorMixing)
-        assert isinstance(likelihood, BernoulliLabels)
-        step = max(1, _BLOCK_ELEMENTS // max(1, labels.shape[1] * mixing.loadings.shape[1]))
+        latents, mixing = utilities.latents, utilities.mixing
+        step = max(1, _BLOCK_ELEMENTS // max(1, labels.shape[1] * latents.mean.shape[1]))
         blocks = (slice(start, start + step) for start in range(0, len(labels), step))
-        parts = [
-            mixing.utilities_at(Marginals(latents.mean[rows], latents.variance[rows]), labels[rows]) for rows in blocks
-        ]
-        utilities = Marginals.concatenate(parts)
-        return utilities.mean.cpu().numpy(), likelihood.probabilities(utilities).cpu().numpy()
+        parts = [mixing.of_labels(latents.rows(rows), labels[rows]) for rows in blocks]
+        mean, variance = Marginals.concatenate(parts)
+        return mean.cpu().numpy(), self._model.likelihood.of_marginals(mean, variance).cpu().numpy()
 
     @torch.no_grad()
-    def _top_of_label_blocks(self, latents: Marginals, k: int, by: RankedBy) -> tuple[TopK, NDArray[np.float32]]:
-        mixing, likelihood = self._model.mixing, self._model.likelihood
-        assert isinstance(likelihood, BernoulliLabels)
-        labels = np.full((len(latents.mean), k), PAD, dtype=np.int64)
+    def _top_of_label_blocks(self, utilities: Utilities, k: int, by: RankedBy) -> tuple[TopK, NDArray[np.float32]]:
+        likelihood, n_rows = self._model.likelihood, len(utilities.latents.mean)
+        labels = np.full((n_rows, k), PAD, dtype=np.int64)
         scores = np.full(labels.shape, -np.inf, dtype=np.float32)
-        step = max(1, _BLOCK_ELEMENTS // max(len(latents.mean), mixing.loadings.shape[1]))
-        for start in range(0, mixing.n_labels, step):
+        step = max(1, _BLOCK_ELEMENTS // max(n_rows, utilities.latents.mean.shape[1]))
+        for start in range(0, utilities.n_utilities, step):
             columns = slice(start, start + step)
             if by == "utility":
-                block = mixing.mean_utilities(latents, columns).cpu().numpy()
+                block = utilities.means(columns).cpu().numpy()
             else:
-                block = likelihood.probabilities(mixing.utilities(latents, columns)).cpu().numpy()
+                block = likelihood.of_marginals(*utilities.marginals(columns)).cpu().numpy()
             # Equal scores do not enter: these labels are higher than all before. NaN does, and is refused there.
             enter = np.flatnonzero(~(block.max(axis=1) <= scores[:, -1]))
             if enter.size:
@@ -218,18 +215,59 @@ class Predictor:
         best = TopK(labels, scores)
         if by == "probability":
             return best, np.where(labels == PAD, np.float32(0), scores)
-        of_best = self.at(latents, torch.from_numpy(np.maximum(labels, 0)).to(self._device))[1]
+        of_best = self.at(utilities, torch.from_numpy(np.maximum(labels, 0)).to(self._device))[1]
         return best, np.where(labels == PAD, 0, of_best).astype(np.float32)
 
     def class_uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
         """Of one class per row: probabilities (B x K), their entropy and its aleatoric part (nats), with their rows."""
-        mixing, likelihood = self._model.mixing, self._model.likelihood
-        assert isinstance(likelihood, ClassLikelihood | IndependentClasses)
-        for rows, latents in self.latents(x):
+        likelihood = self._model.likelihood
+        for rows, utilities in self.utilities(x):
             with torch.no_grad():
-                _, probabilities = likelihood.predict(latents, mixing)
-                total, aleatoric = entropy_parts(latents, mixing, likelihood.conditional)
+                probabilities = likelihood.predict(utilities).expectations
+                total, aleatoric = entropy_parts(utilities, likelihood.conditional)
             yield rows, probabilities.cpu().numpy(), total.cpu().numpy(), aleatoric.cpu().numpy()
+
+    @torch.no_grad()
+    def blocks(self, x: Matrix, lengths: NDArray[np.int64]) -> Iterator[ChainDraws]:
+        """All sequences at draws of the posterior, in blocks of a bounded size.
+
+        Args:
+            x: the inputs of the sequences, one after the other, CSR or array.
+            lengths: of the sequences.
+        """
+        model, conditioned = self._model, self._conditioned
+        likelihood = cast(LinearChain, model.likelihood)  # only sequences come here
+        # The chain needs its functions at all draws, a few times over; latents more where their features are wide.
+        per_token = 4 * self.n_draws * model.mixing.n_utilities + conditioned.width
+        ends = np.cumsum(lengths)
+        for sequences in _parts(lengths, max(1, _DRAWN_ELEMENTS // per_token)):
+            starts = ends[sequences] - lengths[sequences]
+            own = torch.from_numpy(lengths[sequences]).to(self._device)
+            # Where draws depend on what is drawn together, sequences are drawn one by one.
+            together = [(int(starts[0]), int(ends[sequences.stop - 1]))]
+            spans = together if conditioned.alike else zip(starts.tolist(), ends[sequences].tolist(), strict=True)
+            f = torch.cat([self._draws(x, slice(*span)) for span in spans], dim=1)
+            # Draws of the transitions are by a generator of their own, for they must not depend on the inputs.
+            yield likelihood.draws_of(f, sequences, own, self._generator(1))
+
+    def _draws(self, x: Matrix, rows: slice) -> Float[Tensor, "R B K"]:
+        block = row_block(x, rows, dtype=self._dtype, device=self._device)
+        length = torch.tensor([rows.stop - rows.start], device=self._device)
+        return self._model.utilities(self._conditioned, block).draws(length, self.n_draws, self._generator())
+
+    def _generator(self, offset: int = 0) -> torch.Generator:
+        return torch.Generator(self._device).manual_seed(self.seed + offset)
+
+
+def _parts(lengths: NDArray[np.int64], most: int) -> Iterator[slice]:
+    """Consecutive sequences whose padded size is at most `most`, or one sequence alone."""
+    first, longest = 0, 0
+    for i, length in enumerate(lengths.tolist()):
+        longest = max(longest, length)
+        if i > first and longest * (i - first + 1) > most:
+            yield slice(first, i)
+            first, longest = i, length
+    yield slice(first, len(lengths))
 
 
 def check_given(given: Any, n_labels: int, space: LabelSpace | None = None) -> FloatCSR:

@@ -1,29 +1,27 @@
-"""What a training run will need, worked out before it starts."""
+"""The memory that training will need, worked out before it starts, and settings that fit into what there is."""
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal, NamedTuple
 
 import psutil
+import torch
+from torch import nn
 
-from extremegp.engine.likelihoods.local import HIDDEN_UNITS
-from extremegp.errors import MemoryPlanError
+from extremegp.engine.part import StepSizes, parts_of
+from extremegp.errors import MemoryPlanError, SettingsError
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.sequence_building import SequenceSettings
+from extremegp.settings.training import TrainingSettings
 
 _CGROUP = Path("/sys/fs/cgroup")
 _BYTES_PER_LABEL = 100  # of what has a number or two for each label, where they are sampled
-# Arrays of batch and classes that likelihoods take; those not here go through the labels in pieces.
-_CLASS_ARRAYS = {
-    "softmax": 30,
-    "softmax-mc": 30,
-    "one-vs-each": 10,
-    "probit-one-vs-each": 8,
-    "ar-softmax": 6,
-    "ar-logit": 20,
-    "robust-max": 8,
-}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
+_ALLOWANCE = 128 << 20  # for what libraries load while training starts, and for gaps between arrays
+_LEAST_BATCH, _MOST_SAMPLED, _LEAST_SAMPLED, _LEAST_LATENT, _LEAST_INDUCING = 32, 2000, 250, 16, 50
+_LEAST_FEATURES = 50
 
 
 def available_memory() -> int:
@@ -47,132 +45,50 @@ def training_memory(
     item_size: int = 4,
     optimizer_state: Literal["full", "half"] = "full",
     n_copies: int = 0,
+    n_sequences: int = 0,
+    batch_stored: int = 0,
+    n_draws: int = 1,
 ) -> int:
     """Bytes that training takes at its peak, within a factor of two.
 
-    Every parameter is held with its gradient and two moments, arrays of the batch and the weighted inducing inputs with
-    their gradients; K_Z and its factors are float64. Where labels are sampled, the mixing has gradients and temporary
-    copies for the rows of a step only.
+    Every learnt parameter is held with its gradient and two moments; what a step takes beside, each part knows. Where
+    labels are sampled, the mixing has gradients and temporary copies for the rows of a step only.
 
     Args:
         settings: the model.
         n_rows: N.
-        batch_size: B.
+        batch_size: B, the rows of a batch; of sequences, the tokens of a batch of the longest.
         n_stored: stored entries of inputs and labels.
         labels_per_step: L, the labels that a step looks at; None for all.
         item_size: bytes of a number of the wide arrays.
         optimizer_state: of sampled labels, as `RowAdam` takes it.
         n_copies: of all parameters: one of the best ones so far, one of those that a run resumes from.
-    """
-    d, k, p, m, b = settings.n_features, settings.n_labels, settings.n_latent, settings.n_inducing, batch_size
-    if settings.latents != "gp":
-        m = 0
-    full = settings.posterior.startswith("full")
-    own_kernel = settings.kernel.startswith("se-p-ell") or settings.inducing == "separate"
-    parsimonious = settings.posterior == "parsimonious" and m > 0
-    inducing = _inducing_elements(settings, batch_size)
-    linear = d * p * (2 if settings.latents == "linear-mean-field" else 1)
-    parameters = p * m + (p * m * m if full else p * m + m * m) + d
-    parameters += linear if settings.linear_term or settings.latents != "gp" else 0
-    parameters += HIDDEN_UNITS * d if settings.local == "amortised" else 0
-    one_each = settings.mixing == "identity"
-    functions = labels_per_step or p if one_each else p
-    # Scales of the functions and biases, but Bernoulli labels take the scales as a diagonal matrix.
-    width = 2 if one_each and settings.likelihood not in ("bernoulli", "independent") else p + 1
-    looked_at = b * (labels_per_step or k)
-    classes = _CLASS_ARRAYS.get(settings.likelihood, 0) * looked_at
-    mixing, of_labels = 4 * k * width, 0
-    if labels_per_step is not None:
-        mixing = ((1 if optimizer_state == "half" else 3) * k + 8 * labels_per_step) * width
-        # Moments in bfloat16; counts of steps, the sampler's arrays and the clusters of hard labels.
-        of_labels = k * (_BYTES_PER_LABEL + (4 * width if optimizer_state == "half" else 0))
-    expectations = 0 if classes else (10 if settings.propensity else 6) * min(looked_at, 1 << 20)
-    each = 3 * functions * b * m if full or own_kernel or parsimonious else 0
-    batch = 4 * b * m + 6 * b * functions + each + expectations
-    # Natural steps of full covariances are in float64.
-    of_posterior = {"full": 4 * p, "parsimonious": 9 * p}.get(settings.posterior, 0)
-    factors = 8 * m * m * (12 * (p if own_kernel else 1) + of_posterior)
-    copies = n_copies * (parameters + k * width)
-    arrays = 4 * parameters + mixing + copies + 2 * batch + classes + inducing
-    training = item_size * arrays + of_labels + factors + 12 * n_stored
-    return training + _regression_bytes(settings, n_rows)
-
-
-def sequence_memory(
-    settings: SequenceSettings,
-    *,
-    batch_sequences: int,
-    batch_tokens: int,
-    batch_stored: int,
-    n_draws: int,
-    n_stored: int,
-    item_size: int = 4,
-) -> int:
-    """Bytes that training a model of sequences takes at its peak, within a factor of two.
-
-    Args:
-        settings: the model.
-        batch_sequences: S, sequences of a batch.
-        batch_tokens: B, tokens of a batch of the longest sequences.
-        batch_stored: stored entries of the inputs of such a batch; B D if they are dense.
+        n_sequences: S, the sequences of a batch; 0 where rows stand alone.
+        batch_stored: stored entries of the inputs of a batch of sequences.
         n_draws: R, draws of a step.
-        n_stored: stored entries of all inputs.
-        item_size: bytes of a number.
     """
-    d, v, b, m = settings.n_features, settings.n_labels, batch_tokens, settings.n_inducing
-    p = v * (1 + v * (settings.transitions == "indexed"))
-    parameters, of_batch, of_sequence, factors = 0, 0, 0, 0
-    if settings.latents == "random-features":
-        features = settings.n_random_features * (2 if settings.kernel == "se" else 1)
-        width, deep = settings.n_reduced or d, settings.n_layers - 1
-        networks = 2 if settings.transitions == "indexed" else 1
-        inputs = networks * (width + deep * (settings.n_hidden + width * settings.feed_forward))
-        # What is drawn once has neither gradient nor moments; its product with the deviations has a gradient.
-        frequencies = inputs * settings.n_random_features * (3 if settings.frequencies == "prior-fixed" else 12) // 4
-        parameters = frequencies + 2 * features * (deep * settings.n_hidden + p) + networks * d * settings.n_reduced
-        passes = n_draws if deep or settings.frequencies == "var-resampled" else 1
-        of_batch = 4 * networks * b * features * settings.n_layers * passes
-        of_sequence = features
-    elif settings.latents == "gp":
-        full = settings.posterior.startswith("full")
-        parameters = p * m + (p * m * m if full else p * m + m * m)
-        of_batch = (2 * p if full or settings.posterior == "parsimonious" else 4) * b * m
-        # Inducing inputs stay where they are; only the columns that one of them has are ever dense.
-        of_batch += 5 * m * settings.support_size + min(d, m * settings.support_size) * (b + m)
-        of_sequence = m
-        factors = 8 * m * m * (12 + (9 * p if settings.posterior == "parsimonious" else 0))
-    if settings.latents.startswith("linear") or settings.linear_term:
-        parameters += d * p * (2 if settings.latents == "linear-mean-field" else 1)
-    if settings.latents in ("linear", "linear-mean-field"):
-        # Of sparse inputs, sequences draw weights of the features that they have.
-        of_sequence = min(d, batch_stored // batch_sequences)
-    weights = 3 * batch_sequences * of_sequence * n_draws * p
-    chain = 12 * n_draws * b * p
-    return item_size * (4 * parameters + of_batch + weights + chain) + factors + 12 * n_stored
+    k = settings.n_labels
+    with torch.device("meta"):
+        model = settings.build()
+    sampled = labels_per_step is not None
+    sizes = StepSizes(batch_size, labels_per_step or k, batch_stored, n_sequences, n_draws, sampled)
+    narrow = _learnt(model.latents) + _learnt(model.likelihood)
+    held = sum(tensor.numel() for tensor in model.latents.state_dict().values()) - _learnt(model.latents)
+    wide, of_labels = _learnt(model.mixing), 0
+    mixing = 4 * wide
+    if labels_per_step is not None:
+        width, half = wide // k, optimizer_state == "half"
+        mixing = ((1 if half else 3) * k + 8 * labels_per_step) * width
+        # Moments in bfloat16; counts of steps, the sampler's arrays and the clusters of hard labels.
+        of_labels = k * (_BYTES_PER_LABEL + (4 * width if half else 0))
+    parts = [*parts_of(model)]
+    arrays = 4 * narrow + held + mixing + n_copies * (narrow + wide) + sum(part.step_elements(sizes) for part in parts)
+    training: int = item_size * arrays + of_labels + sum(part.step_bytes(sizes) for part in parts) + 12 * n_stored
+    return training + (0 if model.mean_function is None else model.mean_function.fit_bytes(n_rows))
 
 
-def _inducing_elements(settings: ModelSettings, batch_size: int) -> int:
-    """Elements of the inducing inputs, and of what inner products with them take."""
-    d, m, r, s = settings.n_features, settings.n_inducing, settings.n_subspace, settings.support_size
-    if settings.latents != "gp":
-        return 0
-    if settings.inducing == "separate":
-        return 9 * d * m * settings.n_latent
-    if settings.inducing == "free":
-        return 7 * d * m
-    if settings.inducing == "sparse":
-        return 5 * m * s + 3 * min(d, m * s) * (batch_size + m)
-    return 4 * r * m + (7 if settings.inducing == "subspace-basis" else 3) * r * d
-
-
-def _regression_bytes(settings: ModelSettings, n_rows: int) -> int:
-    """What a regression on the rows takes: square matrices of its points, predictions of all rows for all labels."""
-    points = settings.n_mean_points
-    if not points:
-        return 0
-    # A subset of the rows is worked out in float64.
-    squares = 3 if points == n_rows else 10
-    return 4 * (squares * points * points + 3 * n_rows * settings.n_labels + 800 * settings.n_features)
+def _learnt(module: nn.Module) -> int:
+    return sum(parameter.numel() for parameter in module.parameters() if parameter.requires_grad)
 
 
 def check_memory(needed: int, *, settings: str, available: int | None = None) -> None:
@@ -192,3 +108,133 @@ def check_memory(needed: int, *, settings: str, available: int | None = None) ->
             f"training would need about {needed / 2**30:.1f} GB and {available / 2**30:.1f} GB are free: "
             f"lower {settings}"
         )
+
+
+class Plan(NamedTuple):
+    """Settings to train with.
+
+    Attributes:
+        model: the model.
+        training: its training.
+        lowered: the parameters that had to be lowered, with what they would have been and what they are.
+    """
+
+    model: ModelSettings
+    training: TrainingSettings
+    lowered: dict[str, tuple[Any, Any]]
+
+
+def memory_limit(value: Any) -> int | None:
+    """Bytes of a limit as `max_memory` takes it: an integer, or a text such as "8G" or "500M" (powers of 1024).
+
+    Raises:
+        SettingsError: it is neither, nor None.
+    """
+    size = None
+    if isinstance(value, int) and not isinstance(value, bool):
+        size = value
+    elif isinstance(value, str) and (match := _SIZE.fullmatch(value.strip())):
+        size = round(float(match[1]) * 1024 ** " KMGT".index(match[2].upper() or " "))
+    if value is not None and (size is None or size < 1):
+        raise SettingsError(f"max_memory must be bytes, or a size such as '8G' or '500M'; it is {value!r}")
+    return size
+
+
+def memory_left(limit: int | None, n_processes: int = 1) -> int:
+    """Bytes that training may take in all `n_processes` processes of this machine.
+
+    Raises:
+        MemoryPlanError: with what is in memory already, a process has passed the limit.
+    """
+    if limit is None:
+        return available_memory()
+    held = int(psutil.Process().memory_info().rss) + _ALLOWANCE
+    if held >= limit:
+        raise MemoryPlanError(
+            f"the data and the program alone need {held / 2**30:.2f} GB, and max_memory is {limit / 2**30:.2f} GB: "
+            "raise it, or convert the data by `extremegp convert` so that they stay on disk"
+        )
+    # Rounded, so that a run that resumes comes to the same plan.
+    grain = max(1, limit // 32)
+    return min(available_memory(), n_processes * max(0, limit - -(-held // grain) * grain))
+
+
+def plan_within(
+    available: int,
+    params: dict[str, Any],
+    *,
+    resolve: Callable[[dict[str, Any]], tuple[ModelSettings, TrainingSettings]],
+    needed: Callable[[ModelSettings, TrainingSettings], int],
+    advice: str,
+) -> Plan:
+    """The settings that parameters ask for, with those that are "auto" lowered as far as memory asks for it.
+
+    In this order: batch_size, n_sampled_labels, optimizer_state, n_latent, n_inducing, and of random features how many
+    there are. Once the plan fits, those that
+    were lowered first are raised again as far as it still does: nothing is lowered that does not help.
+
+    Args:
+        available: bytes there are.
+        params: of an estimator, as `model_settings` takes them.
+        resolve: from parameters to settings.
+        needed: bytes that settings take.
+        advice: the settings to lower, for the message.
+
+    Raises:
+        SettingsError: a parameter is outside its domain.
+        MemoryPlanError: the settings do not fit, however low.
+    """
+    model, training = resolve(params)
+    if needed(model, training) <= available:
+        return Plan(model, training, {})
+    rungs = {name: of for name, of in _rungs(model, training).items() if params.get(name) == "auto" and of[1:]}
+    at = dict.fromkeys(rungs, 0)
+
+    def settings() -> tuple[ModelSettings, TrainingSettings]:
+        return resolve(params | {name: rungs[name][place] for name, place in at.items() if place})
+
+    def fits() -> bool:
+        return needed(*settings()) <= available
+
+    for name, values in rungs.items():
+        while at[name] < len(values) - 1 and not fits():
+            at[name] += 1
+    check_memory(needed(*settings()), settings=advice, available=available)
+    for name in rungs:
+        while at[name]:
+            at[name] -= 1
+            if not fits():
+                at[name] += 1
+                break
+    lowered = {name: (rungs[name][0], rungs[name][place]) for name, place in at.items() if place}
+    return Plan(*settings(), lowered)
+
+
+def _rungs(model: ModelSettings, training: TrainingSettings) -> dict[str, list[Any]]:
+    """What every parameter may be, from what it is without a limit downwards, in the order of lowering."""
+    sampled = training.n_sampled_labels
+    samples: list[int | None] = [*_halved(_MOST_SAMPLED if sampled is None else sampled, _LEAST_SAMPLED)]
+    if sampled is None:
+        samples = [None, *(n for n in samples if n is not None and n < model.n_labels)]
+    return {
+        "batch_size": _halved(training.batch_size, _LEAST_BATCH),
+        "n_sampled_labels": samples,
+        "optimizer_state": ["full", "half"] if training.optimizer_state == "full" else ["half"],
+        # A function for each class is another model than a mixture.
+        "n_latent": _halved(model.n_latent, _LEAST_LATENT) if model.mixing == "factor" else [model.n_latent],
+        "n_inducing": _halved(model.n_inducing, _LEAST_INDUCING),
+        "n_random_features": _halved(model.n_random_features, _LEAST_FEATURES),
+    }
+
+
+def _halved(value: int, least: int) -> list[int]:
+    values = [value]
+    while values[-1] // 2 >= least:
+        values.append(values[-1] // 2)
+    return values
+
+
+def described(plan: Plan, available: int) -> str:
+    """What was lowered, in a line."""
+    changes = [f"{name} from {before or 'all'} to {after}" for name, (before, after) in plan.lowered.items()]
+    return f"to fit into {available / 2**30:.1f} GB of memory, lowered {', '.join(changes)}"

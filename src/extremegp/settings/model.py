@@ -1,115 +1,43 @@
-"""From settings to a model."""
+"""What a model is: every choice and size, and the model that they make."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Literal, get_args
+import copy
+from collections.abc import Iterable
+from dataclasses import dataclass, fields
+from typing import Any, Literal, Self, get_args, get_type_hints
 
-import torch
-
-from extremegp.engine.inducing import (
-    FreeInducingInputs,
-    InducingInputs,
-    SeparateInducingInputs,
-    SparseInducingInputs,
-    SubspaceInducingInputs,
-)
-from extremegp.engine.kernels import (
-    ArcCosine,
-    Kernel,
-    Linear,
-    Matern,
-    SEPlusLinear,
-    SquaredExponential,
-    SquaredExponentialPerLatent,
-    WhiteNoise,
-)
-from extremegp.engine.latents import Latents, LinearFunctions, SparseGP, SumLatents
-from extremegp.engine.latents.linear import LinearPosterior
-from extremegp.engine.likelihoods import (
-    AugmentReduceLogit,
-    AugmentReduceSoftmax,
-    BernoulliLabels,
-    IndependentClasses,
-    Likelihood,
-    OneVsEach,
-    ProbitOneVsEach,
-    RobustMax,
-    Softmax,
-    SoftmaxMonteCarlo,
-)
+from extremegp.engine.kernels import Kernel, WhiteNoise
+from extremegp.engine.latents import JoinedLatents, Latents, LinearFunctions, SumLatents
+from extremegp.engine.latents.random_features import FEATURE_KERNELS, Frequencies
+from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.likelihoods.augment_reduce import Local
-from extremegp.engine.mean import Link, RegressionMean
-from extremegp.engine.mixing import FactorMixing, IdentityMixing, Mixing
+from extremegp.engine.likelihoods.linear_chain import ChainObjective, Transitions
+from extremegp.engine.mean import RegressionMean
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
+from extremegp.engine.part import Part
+from extremegp.errors import SettingsError
+from extremegp.settings.domains import choice, number
+from extremegp.settings.parts import (
+    KERNEL_NAMES,
+    KERNELS,
+    LATENTS,
+    LIKELIHOODS,
+    MIXINGS,
+    WHITE,
+    described,
+    made,
+    part_class,
+)
 
 PosteriorName = Literal["shared-basis", "mean-field", "full", "full-u", "parsimonious"]
 InducingName = Literal["free", "subspace", "subspace-basis", "sparse", "separate"]
 Space = Literal["input", "subspace"]
-LikelihoodName = Literal[
-    "bernoulli",
-    "softmax",
-    "softmax-mc",
-    "one-vs-each",
-    "probit-one-vs-each",
-    "ar-softmax",
-    "ar-logit",
-    "robust-max",
-    "independent",
-]
 MixingName = Literal["factor", "identity"]
-LatentsName = Literal["gp", "linear", "linear-mean-field", "linear-point"]
+LatentsName = Literal["gp", "linear", "linear-mean-field", "linear-point", "random-features"]
+LinearTermPosterior = Literal["shared", "point"]
 
-# Functions of the number of weights (where they are learnt one by one) and of P.
-_KERNELS: dict[str, Callable[[int, int], Kernel]] = {
-    "linear": lambda n_weights, p: Linear(),
-    "linear-ell": lambda n_weights, p: Linear(n_features=n_weights, learn=True),
-    "se": lambda n_weights, p: SquaredExponential(),
-    "se-p-ell": lambda n_weights, p: SquaredExponentialPerLatent(n_functions=p),
-    "ard": lambda n_weights, p: SquaredExponential(n_features=n_weights),
-    "se+linear": lambda n_weights, p: SEPlusLinear(),
-    "ard+linear": lambda n_weights, p: SEPlusLinear(n_features=n_weights),
-    "matern12": lambda n_weights, p: Matern(1),
-    "matern32": lambda n_weights, p: Matern(3),
-    "matern52": lambda n_weights, p: Matern(5),
-    "matern12-ard": lambda n_weights, p: Matern(1, n_features=n_weights),
-    "matern32-ard": lambda n_weights, p: Matern(3, n_features=n_weights),
-    "matern52-ard": lambda n_weights, p: Matern(5, n_features=n_weights),
-    "arccos0": lambda n_weights, p: ArcCosine(0),
-    "arccos1": lambda n_weights, p: ArcCosine(1),
-    "arccos0-ard": lambda n_weights, p: ArcCosine(0, n_features=n_weights),
-    "arccos1-ard": lambda n_weights, p: ArcCosine(1, n_features=n_weights),
-}
-_WHITE = "+white"
-_POSTERIORS: dict[PosteriorName, Callable[[int, int], Posterior]] = {
-    "shared-basis": SharedBasis,
-    "mean-field": MeanField,
-    "full": Full,
-    "full-u": lambda n_functions, n_inducing: Full(n_functions, n_inducing, whitened=False),
-    "parsimonious": Parsimonious,
-}
-_PLAIN_LIKELIHOODS: dict[str, Callable[[], Likelihood]] = {
-    "softmax": Softmax,
-    "softmax-mc": SoftmaxMonteCarlo,
-    "one-vs-each": OneVsEach,
-    "probit-one-vs-each": ProbitOneVsEach,
-    "robust-max": RobustMax,
-}
-KERNEL_NAMES: tuple[str, ...] = tuple(name + white for white in ("", _WHITE) for name in _KERNELS)
-POSTERIOR_NAMES: tuple[str, ...] = get_args(PosteriorName)
-INDUCING_NAMES: tuple[str, ...] = get_args(InducingName)
-SPACES: tuple[str, ...] = get_args(Space)
-CLASS_LIKELIHOODS: tuple[str, ...] = tuple(name for name in get_args(LikelihoodName) if name != "bernoulli")
-MIXING_NAMES: tuple[str, ...] = get_args(MixingName)
-LATENTS_NAMES: tuple[str, ...] = get_args(LatentsName)
-LOCAL_NAMES: tuple[str, ...] = get_args(Local)
-_LINEAR_POSTERIORS: dict[str, LinearPosterior] = {
-    "linear": "shared",
-    "linear-mean-field": "mean-field",
-    "linear-point": "point",
-}
+_MOST = 2**40
 
 
 @dataclass(frozen=True)
@@ -121,11 +49,12 @@ class ModelSettings:
         n_labels: K.
         n_latent: P.
         n_inducing: M.
-        kernel: covariance function of the sparse GP; "+white" after its name adds white noise.
+        kernel: covariance function of the sparse GP, by its name, "+white" after which adds white noise, or as an
+            object; of random features "se" or "arccos1".
         posterior: family of q(u).
         linear_term: add an exact linear GP in feature space to every latent function.
-        inducing: where the inducing inputs live: anywhere, in a subspace, in one whose basis is learnt too, or on
-            sparse supports.
+        inducing: where the inducing inputs live: anywhere, in a subspace, in one whose basis is learnt too, on sparse
+            supports, or anywhere for each function.
         n_subspace: R, the dimensions of the subspace; 0 without one.
         support_size: S, the entries of an inducing input on a sparse support; 0 without.
         lengthscales_in: whether weights "per feature" are those of the D features, or of the R coordinates of the
@@ -136,18 +65,32 @@ class ModelSettings:
         n_mean_points: rows that the mean function is a regression on; 0 for a mean function of zero.
         n_mean_stored: stored entries of these rows; None for rows of an array.
         propensity: whether labels that apply may be missing, each recorded with a propensity of its own.
-        likelihood: of the labels; "bernoulli" for many labels per instance, all others for one class.
-        mixing: K utilities from P latent functions, or one from each of K ("identity", P = K).
-        latents: sparse GPs, or linear functions of the features with a posterior of this family (T 3.22).
+        likelihood: of the labels, by its name or as an object.
+        mixing: K utilities from P latent functions, or one from each ("identity", P = K).
+        latents: sparse GPs, (deep) GPs by random features, or linear functions whose posterior is of this family (T
+            3.22).
         local: how a likelihood with parameters for every instance finds them.
         n_local_rows: rows that have stored ones; 0 without.
+        transitions: of a linear chain, see `LinearChain`.
+        objective: of a linear chain, see `LinearChain`.
+        prior_variance: of linear coefficients: where they start, or, of points, stay.
+        linear_posterior: family of the posterior of the linear term.
+        learn_scales: whether scales of an identity mixing are learnt.
+        bias_variance: of the prior of the biases of an identity mixing; None for none.
+        ard: one lengthscale per input of a layer of random features.
+        frequencies: how the spectral frequencies are learnt, see `RandomFeatures`.
+        n_layers: layers of random features.
+        n_hidden: functions of every hidden layer.
+        n_random_features: spectral frequencies of every layer.
+        n_reduced: dimensions that a learnt matrix takes inputs of random features to first; 0 leaves them as they are.
+        feed_forward: give the inputs to every layer.
     """
 
     n_features: int
     n_labels: int
     n_latent: int
     n_inducing: int
-    kernel: str
+    kernel: str | Kernel
     posterior: PosteriorName = "shared-basis"
     linear_term: bool = False
     inducing: InducingName = "free"
@@ -160,69 +103,189 @@ class ModelSettings:
     n_mean_points: int = 0
     n_mean_stored: int | None = 0
     propensity: bool = False
-    likelihood: LikelihoodName = "bernoulli"
+    likelihood: str | Likelihood = "bernoulli"
     mixing: MixingName = "factor"
     latents: LatentsName = "gp"
     local: Local = "optimal"
     n_local_rows: int = 0
+    transitions: Transitions = "gaussian"
+    objective: ChainObjective = "exact"
+    prior_variance: float = 1.0
+    linear_posterior: LinearTermPosterior = "shared"
+    learn_scales: bool = True
+    bias_variance: float | None = None
+    ard: bool = True
+    frequencies: Frequencies = "prior-fixed"
+    n_layers: int = 1
+    n_hidden: int = 1
+    n_random_features: int = 1000
+    n_reduced: int = 0
+    feed_forward: bool = True
+
+    @property
+    def n_weights(self) -> int:
+        """How many weights kernels have where they have one for each coordinate."""
+        return self.n_subspace + 1 if self.lengthscales_in == "subspace" else self.n_features
+
+    @property
+    def likelihood_class(self) -> type[Likelihood]:
+        """The likelihood's class, which knows what it is."""
+        return part_class("likelihood", self.likelihood)
 
     def build(self) -> VariationalModel:
-        """A model with parameters of these shapes; `initialise` or stored tensors give them their values."""
+        """A model with parameters of these shapes; `start` or stored tensors give them their values."""
         k = self.n_labels
-        mixing: Mixing = IdentityMixing(torch.zeros(k), torch.zeros(k))
-        if self.mixing == "factor":
-            mixing = FactorMixing(torch.zeros(k, self.n_latent), torch.zeros(k))
-        mean = None
+        own = self.likelihood
+        likelihood = LIKELIHOODS[own].make(self) if isinstance(own, str) else copy.deepcopy(own)
+        n_utilities = likelihood.n_utilities(k)
+        mixing, mean = MIXINGS[self.mixing].make(self, n_utilities), None
         if self.n_mean_points:
-            link: Link = "logit" if self.likelihood in ("bernoulli", "independent") else "log"
-            mean = RegressionMean(self.n_mean_points, self.n_mean_stored, self.n_features, k, link=link)
-        return VariationalModel(self.build_latents(), mixing, self._likelihood(), mean)
+            assert likelihood.link is not None
+            mean = RegressionMean(self.n_mean_points, self.n_mean_stored, self.n_features, k, link=likelihood.link)
+        return VariationalModel(self.build_latents(n_utilities), mixing, likelihood, mean)
 
-    def build_latents(self) -> Latents:
+    def build_latents(self, n_utilities: int | None = None) -> Latents:
         """The latent functions of that model."""
-        p, d = self.n_latent, self.n_features
-        if self.latents != "gp":
-            return LinearFunctions(d, p, posterior=_LINEAR_POSTERIORS[self.latents])
-        name = self.kernel.removesuffix(_WHITE)
-        kernel = _KERNELS[name](self.n_subspace + 1 if self.lengthscales_in == "subspace" else d, p)
-        latents = SparseGP(
-            kernel if name == self.kernel else kernel + WhiteNoise(),
-            self._inducing(),
-            _POSTERIORS[self.posterior](p, self.n_inducing),
-            n_functions=p,
-            relative_jitter=self.relative_jitter,
+        p, make = self.n_latent, LATENTS[self.latents].make
+        n_functions = (n_utilities or p) if self.mixing == "identity" else p
+        # Utilities beside those of labels, of pairs of them, have functions of their own.
+        latents = make(self, p) if n_functions == p else JoinedLatents([make(self, p), make(self, n_functions - p)])
+        if not self.linear_term:
+            return latents
+        term = LinearFunctions(
+            self.n_features, n_functions, prior_variance=self.prior_variance, posterior=self.linear_posterior
         )
-        return SumLatents([latents, LinearFunctions(d, p, prior_variance=0.1)]) if self.linear_term else latents
+        return SumLatents([latents, term])
 
-    def _likelihood(self) -> Likelihood:
-        k = self.n_labels
-        locals_of = {"n_features": self.n_features, "n_classes": k, "n_rows": self.n_local_rows}
-        match self.likelihood:
-            case "bernoulli":
-                return BernoulliLabels(torch.ones(k) if self.propensity else None)
-            case "independent":
-                return IndependentClasses()
-            case "ar-softmax":
-                return AugmentReduceSoftmax(self.local, **locals_of)
-            case "ar-logit":
-                return AugmentReduceLogit(self.local, **locals_of)
-        return _PLAIN_LIKELIHOODS[self.likelihood]()
+    def build_kernel(self, n_functions: int) -> Kernel:
+        """The covariance function of sparse GPs."""
+        if not isinstance(self.kernel, str):
+            return copy.deepcopy(self.kernel)
+        kernel = KERNELS[self.kernel.removesuffix(WHITE)].make(self, n_functions)
+        return kernel + WhiteNoise() if self.kernel.endswith(WHITE) else kernel
 
-    def _inducing(self) -> InducingInputs:
-        m, d, r, s = self.n_inducing, self.n_features, self.n_subspace, self.support_size
-        learn, normalise = self.learn_inducing, self.normalise_inducing
-        if self.inducing == "sparse":
-            columns = torch.zeros(m, s, dtype=torch.int64)
-            return SparseInducingInputs(columns, torch.zeros(m, s), n_features=d, learn=learn, normalise=normalise)
-        if self.inducing == "separate":
-            return SeparateInducingInputs(torch.zeros(self.n_latent, m, d), learn=learn, normalise=normalise)
-        if self.inducing == "free":
-            return FreeInducingInputs(torch.zeros(m, d), learn=learn, normalise=normalise)
-        return SubspaceInducingInputs(
-            torch.zeros(m, r),
-            torch.zeros(r, d),
-            learn=learn,
-            learn_basis=self.inducing == "subspace-basis",
-            normalise=normalise,
-            coordinate_weights=self.lengthscales_in == "subspace",
-        )
+    def to_config(self) -> dict[str, Any]:
+        """All of it as JSON."""
+        values = {entry.name: getattr(self, entry.name) for entry in fields(self)}
+        return {name: described(value) if isinstance(value, Part) else value for name, value in values.items()}
+
+    @classmethod
+    def from_config(cls, values: Any, parts: Iterable[type[Part]] = ()) -> Self:
+        """What `to_config` gave, of this version or an earlier one.
+
+        Args:
+            values: as from a file: nothing in it is trusted.
+            parts: classes of the user's own parts.
+
+        Raises:
+            SettingsError: names or values that there are not.
+        """
+        known = {entry.name for entry in fields(cls)}
+        needed = {"n_features", "n_labels", "n_latent", "n_inducing", "kernel"}
+        if isinstance(values, dict) and "n_latent" not in values and "transitions" in values:
+            values = _of_sequences(values)
+        if not isinstance(values, dict) or not needed <= values.keys() <= known:
+            raise SettingsError("the model settings are incomplete or of another version")
+        decoded: dict[str, Any] = {
+            name: made(value, parts) if isinstance(value, dict) else value for name, value in values.items()
+        }
+        return cls(**decoded).checked()
+
+    def checked(self) -> Self:
+        """The settings themselves, if every one is in its domain: they may come from a file.
+
+        Raises:
+            SettingsError: one is not, or two do not go together.
+        """
+        for name in ("n_features", "n_labels", "n_latent", "n_inducing", "n_hidden", "n_random_features"):
+            number(name, getattr(self, name), low=1, high=_MOST, integer=True)
+        for name in ("n_mean_points", "n_local_rows", "n_reduced"):
+            number(name, getattr(self, name), low=0, high=_MOST, integer=True)
+        for name, hint in _HINTS.items():
+            if hint is bool:
+                choice(name, getattr(self, name), (True, False))
+            elif options := get_args(hint) if getattr(hint, "__origin__", None) is Literal else ():
+                choice(name, getattr(self, name), options)
+        if self.n_mean_stored is not None:
+            number("n_mean_stored", self.n_mean_stored, low=0, high=_MOST, integer=True)
+        number("n_layers", self.n_layers, low=1, high=100, integer=True)
+        number("relative_jitter", self.relative_jitter, low=0, high=1e-3)
+        number("prior_variance", self.prior_variance, low=0, open_low=True)
+        if self.bias_variance is not None:
+            number("bias_variance", self.bias_variance, low=0, open_low=True)
+        self._check_kernel()
+        self._check_inducing()
+        self._check_likelihood()
+        return self
+
+    def _check_kernel(self) -> None:
+        if isinstance(self.kernel, Kernel):
+            described(self.kernel)
+        elif self.latents == "random-features":
+            choice("kernel", self.kernel, FEATURE_KERNELS)
+        elif self.kernel not in KERNEL_NAMES:
+            raise SettingsError(
+                f"kernel must be one of {', '.join(KERNELS)}, perhaps with '+white' after it; it is {self.kernel!r}"
+            )
+
+    def _check_inducing(self) -> None:
+        most = min(self.n_features, _MOST)
+        for name, used in (
+            ("n_subspace", self.inducing in ("subspace", "subspace-basis")),
+            ("support_size", self.inducing == "sparse"),
+        ):
+            number(name, getattr(self, name), low=used, high=most if used else 0, integer=True)
+        if self.lengthscales_in == "subspace" and self.inducing != "subspace":
+            raise SettingsError('lengthscales_in="subspace" needs inducing="subspace", a subspace that stays fixed')
+        if self.inducing == "separate" and self.mixing != "identity":
+            raise SettingsError(
+                'inducing="separate" gives every class inducing inputs of its own: use mixing="identity"'
+            )
+        if self.linear_term and self.latents not in ("gp", "random-features"):
+            raise SettingsError(f'linear_term adds linear functions, which latents="{self.latents}" are already')
+        if self.n_layers > 1 and self.latents != "random-features":
+            raise SettingsError('n_layers above 1 needs latents="random-features"')
+
+    def _check_likelihood(self) -> None:
+        if isinstance(self.likelihood, Likelihood):
+            described(self.likelihood)
+        else:
+            choice("likelihood", self.likelihood, LIKELIHOODS)
+        if self.mixing == "identity" and self.n_latent != self.n_labels:
+            raise SettingsError(
+                f'mixing="identity" has one latent function for each of {self.n_labels} classes, not n_latent='
+                f'{self.n_latent}; use mixing="factor"'
+            )
+        likelihood = self.likelihood_class
+        if likelihood.needs_independent and self.mixing == "factor":
+            raise SettingsError(
+                f'likelihood="{self.likelihood}" needs independent utilities, which mixing="factor" does not give: use '
+                'mixing="identity" or likelihood="softmax"'
+            )
+        if likelihood.has_sequences:
+            number("n_labels", self.n_labels, low=2, high=2**20, integer=True)
+        if self.n_mean_points and likelihood.link is None:
+            raise SettingsError(f"{likelihood.__name__} has no link for a regression: use mean_function='zero'")
+        if self.transitions == "none" and self.objective != "exact":
+            raise SettingsError('objective="pseudo-likelihood" is of transitions, and transitions="none" has none')
+
+
+def _of_sequences(values: dict[str, Any]) -> dict[str, Any]:
+    """Settings of sequences as format version 1 has them: what all of them had in common was left out."""
+    gp = values.get("latents") == "gp"
+    return {
+        **values,
+        "n_latent": values.get("n_labels"),
+        "likelihood": "linear-chain",
+        "mixing": "identity",
+        "inducing": "sparse" if gp else "free",
+        "support_size": values.get("support_size") if gp else 0,
+        "learn_inducing": False,
+        "normalise_inducing": False,
+        "linear_posterior": "point",
+        "learn_scales": gp and not values.get("linear_term"),
+        "bias_variance": 4.0,
+    }
+
+
+_HINTS = get_type_hints(ModelSettings)

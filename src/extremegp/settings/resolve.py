@@ -3,68 +3,34 @@
 from __future__ import annotations
 
 import math
-import numbers
-from collections.abc import Collection
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from extremegp.engine.likelihoods.augment_reduce import LOCALS
 from extremegp.engine.mean import EXACT_ROWS
+from extremegp.engine.part import Part
 from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
-from extremegp.settings.model import (
-    CLASS_LIKELIHOODS,
-    INDUCING_NAMES,
-    KERNEL_NAMES,
-    LATENTS_NAMES,
-    LOCAL_NAMES,
-    MIXING_NAMES,
-    POSTERIOR_NAMES,
-    SPACES,
-    ModelSettings,
-)
-from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS
-from extremegp.training import TrainingSettings
+from extremegp.settings.domains import choice, number
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import CLASS_LIKELIHOODS, LATENTS, part_class
+from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
 
 _MOST_FUNCTIONS, _MOST_CLASSES = 500, 20_000
 _MOST_LOADINGS = 5 * 10**7  # with full moments
-_WHOLE = ("softmax", "softmax-mc", "robust-max")  # not sums over classes
 # A regression as mean function is for data that it takes a minute or two on.
 _MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 4096, 8192
-
-
-def number(
-    name: str,
-    value: Any,
-    *,
-    low: float,
-    high: float = math.inf,
-    integer: bool = False,
-    open_low: bool = False,
-) -> Any:
-    """`value` if it is a number in the range, else a SettingsError that names the parameter and the range."""
-    kind: type[Any] = numbers.Integral if integer else numbers.Real
-    in_range = (
-        isinstance(value, kind)
-        and not isinstance(value, bool)
-        and (low < value if open_low else low <= value)
-        and value <= high
-        and value != math.inf
-    )
-    if not in_range:
-        what = "an integer" if integer else "a number"
-        floor = f"above {low:g}" if open_low else f"at least {low:g}"
-        ceiling = "" if high == math.inf else f" and at most {high:g}"
-        raise SettingsError(f"{name} must be {what} {floor}{ceiling}; it is {value!r}")
-    return int(value) if integer else float(value)
-
-
-def choice(name: str, value: Any, options: Collection[Any]) -> Any:
-    """`value` if it is one of the options, else a SettingsError that lists them."""
-    if not isinstance(value, (str, bool)) or value not in options:
-        raise SettingsError(f"{name} must be one of {', '.join(map(str, options))}; it is {value!r}")
-    return value
+# Random features of wide inputs are dear: what is beyond this is reduced first, or takes linear functions.
+_MOST_RANDOM_FEATURES, _REDUCED = 50_000, 100
+_BIAS_VARIANCE = 4.0  # of the labels of sequences
+# Of sequences, by latents: steps that bring a model from its start to where more steps change little, peak rates of
+# learning, and weights of the KL: factorised posteriors of functions that share their weights are too wide, so that
+# less of it predicts better.
+_STEPS = {"random-features": 1000, "gp": 300, "linear": 400, "linear-mean-field": 400, "linear-point": 300}
+_RATES = {"random-features": 0.01, "gp": 0.05, "linear": 0.3, "linear-mean-field": 0.3, "linear-point": 0.3}
+_KL_WEIGHTS = {"random-features": 0.3, "gp": 0.1, "linear": 0.1, "linear-mean-field": 0.1}
 
 
 def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> int:
@@ -82,7 +48,8 @@ def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n
     points = min(number("n_mean_points", points, low=1, integer=True), n_rows)
     if wanted == "auto":
         fits = n_rows <= _MOST_ROWS and n_rows * n_labels <= _MOST_TARGETS
-        wanted = "regression" if fits and n_features <= _MOST_FEATURES and params["latents"] == "gp" else "zero"
+        fits = fits and n_features <= _MOST_FEATURES and params["latents"] == "gp"
+        wanted = "regression" if fits and part_class("likelihood", params["likelihood"]).link else "zero"
     return points if wanted == "regression" else 0
 
 
@@ -120,69 +87,39 @@ def model_settings(
         linear_term = n_features >= 2 * n_inducing and not mean_points[0] and params["latents"] == "gp"
     choice("inducing_start", params["inducing_start"], ("kmeans", "rows"))
     choice("loadings_start", params["loadings_start"], ("random", "spectral"))
-    inducing = params["inducing"]
+    inducing, latents, kernel = params["inducing"], params["latents"], params["kernel"]
     if inducing == "auto":
-        inducing = "free" if n_features <= 4096 else "sparse"
+        dense = isinstance(kernel, Part) and kernel.needs_dense
+        inducing = "free" if n_features <= 4096 or dense else "sparse"
     n_subspace, support_size = params["n_subspace"], params["support_size"]
     n_subspace = 500 if n_subspace == "auto" else number("n_subspace", n_subspace, low=1, integer=True)
     support_size = 64 if support_size == "auto" else number("support_size", support_size, low=1, integer=True)
-    return check_model_settings(
-        ModelSettings(
-            n_features=n_features,
-            n_labels=n_labels,
-            n_latent=n_latent,
-            n_inducing=min(n_inducing, n_rows),
-            kernel=params["kernel"],
-            posterior=params["posterior"],
-            linear_term=linear_term,
-            inducing=inducing,
-            n_subspace=min(n_subspace, n_features, n_rows) if str(inducing).startswith("subspace") else 0,
-            support_size=min(support_size, n_features) if inducing == "sparse" else 0,
-            lengthscales_in=params["lengthscales_in"],
-            learn_inducing=params["learn_inducing"],
-            normalise_inducing=normalise,
-            relative_jitter=number("relative_jitter", params["relative_jitter"], low=0, high=1e-3),
-            n_mean_points=mean_points[0],
-            n_mean_stored=mean_points[1],
-            propensity=params["propensity"] is not None,
-            likelihood=params["likelihood"],
-            mixing=mixing,
-            latents=params["latents"],
-            local=params["local"],
-            n_local_rows=n_rows if params["local"] == "stored" else 0,
-        )
-    )
+    same = ("kernel", "posterior", "lengthscales_in", "learn_inducing", "likelihood", "local")
+    return ModelSettings(
+        n_features=n_features,
+        n_labels=n_labels,
+        n_latent=n_latent,
+        n_inducing=min(n_inducing, n_rows),
+        linear_term=linear_term,
+        inducing=inducing,
+        n_subspace=min(n_subspace, n_features, n_rows) if inducing in ("subspace", "subspace-basis") else 0,
+        support_size=min(support_size, n_features) if inducing == "sparse" else 0,
+        normalise_inducing=normalise,
+        relative_jitter=number("relative_jitter", params["relative_jitter"], low=0, high=1e-3),
+        n_mean_points=mean_points[0],
+        n_mean_stored=mean_points[1],
+        propensity=params["propensity"] is not None,
+        mixing=mixing,
+        latents=latents,
+        n_local_rows=n_rows if params["local"] == "stored" else 0,
+        prior_variance=_plain(params.get("prior_variance", 0.1 if linear_term else 1.0)),
+        **{name: _plain(params[name]) for name in (*same, *_OF_SEQUENCES) if name in params},
+    ).checked()
 
 
-def check_model_settings(settings: ModelSettings) -> ModelSettings:
-    """The settings themselves, if every one is in its domain: they may come from a file.
-
-    Raises:
-        SettingsError: one is not.
-    """
-    for name in ("n_features", "n_labels", "n_latent", "n_inducing"):
-        number(name, getattr(settings, name), low=1, high=2**40, integer=True)
-    if str(settings.kernel) not in KERNEL_NAMES:
-        names = ", ".join(name for name in KERNEL_NAMES if "white" not in name)
-        raise SettingsError(f"kernel must be one of {names}, perhaps with '+white' after it; it is {settings.kernel!r}")
-    choice("posterior", settings.posterior, POSTERIOR_NAMES)
-    choice("inducing", settings.inducing, INDUCING_NAMES)
-    choice("lengthscales_in", settings.lengthscales_in, SPACES)
-    in_subspace = settings.inducing.startswith("subspace")
-    most = min(settings.n_features, 2**40)
-    number("n_subspace", settings.n_subspace, low=in_subspace, high=most if in_subspace else 0, integer=True)
-    sparse = settings.inducing == "sparse"
-    number("support_size", settings.support_size, low=sparse, high=most if sparse else 0, integer=True)
-    if settings.lengthscales_in == "subspace" and settings.inducing != "subspace":
-        raise SettingsError('lengthscales_in="subspace" needs inducing="subspace", a subspace that stays fixed')
-    number("n_mean_points", settings.n_mean_points, low=0, high=2**40, integer=True)
-    if settings.n_mean_stored is not None:
-        number("n_mean_stored", settings.n_mean_stored, low=0, high=2**40, integer=True)
-    _check_classes(settings)
-    for name in ("linear_term", "learn_inducing", "normalise_inducing", "propensity"):
-        choice(name, getattr(settings, name), (True, False))
-    number("relative_jitter", settings.relative_jitter, low=0, high=1e-3)
-    return settings
+def _plain(value: Any) -> Any:
+    """NumPy's numbers, as from a grid, as Python's."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def class_params(params: dict[str, Any], *, features: str, n_classes: int) -> dict[str, Any]:
@@ -196,13 +133,16 @@ def class_params(params: dict[str, Any], *, features: str, n_classes: int) -> di
     Raises:
         SettingsError: a parameter is outside its domain, or two do not go together.
     """
-    likelihood = choice("likelihood", params["likelihood"], ("auto", *CLASS_LIKELIHOODS))
-    local = choice("local", params["local"], ("auto", *LOCAL_NAMES))
+    likelihood = params["likelihood"]
+    if not isinstance(likelihood, Part):
+        choice("likelihood", likelihood, ("auto", *CLASS_LIKELIHOODS))
+    of_sums = likelihood == "auto" or part_class("likelihood", likelihood).sums_over_labels
+    local = choice("local", params["local"], ("auto", *LOCALS))
     sampling = choice("class_sampling", params["class_sampling"], CLASS_SAMPLINGS)
     n_sampled = params["n_sampled_classes"]
     if n_sampled == "auto":
         # The exact softmax is dearest per class, and has no estimate from a sample.
-        all_classes = n_classes <= _MOST_CLASSES or likelihood in _WHOLE
+        all_classes = n_classes <= _MOST_CLASSES or not of_sums
         n_sampled = None if all_classes else 1000
     elif isinstance(n_sampled, float):
         share = number("n_sampled_classes as a share", n_sampled, low=0, high=1, open_low=True)
@@ -213,12 +153,12 @@ def class_params(params: dict[str, Any], *, features: str, n_classes: int) -> di
     if likelihood == "auto":
         one_each = params["mixing"] == "identity" or (params["mixing"] == "auto" and params["n_latent"] == "auto")
         likelihood = "softmax" if one_each and n_classes <= _MOST_FUNCTIONS and not sampled else "ar-softmax"
-    if sampled and likelihood in _WHOLE:
+    if sampled and not of_sums:
         raise SettingsError(
             f"likelihood={likelihood!r} takes all classes together, so that they cannot be sampled: use one-vs-each, "
             "ar-softmax or ar-logit, or n_sampled_classes=None and another class_sampling than 'pair'"
         )
-    has_locals = likelihood in ("ar-softmax", "ar-logit")
+    has_locals = part_class("likelihood", likelihood).has_locals
     if local == "auto":
         local = "amortised" if sampled else "optimal"
     if has_locals and sampled and local == "optimal":
@@ -237,26 +177,95 @@ def class_params(params: dict[str, Any], *, features: str, n_classes: int) -> di
     }
 
 
-def _check_classes(settings: ModelSettings) -> None:
-    """What models of one class per instance add."""
-    likelihood, mixing = settings.likelihood, settings.mixing
-    choice("likelihood", likelihood, ("bernoulli", *CLASS_LIKELIHOODS))
-    choice("mixing", mixing, MIXING_NAMES)
-    choice("latents", settings.latents, LATENTS_NAMES)
-    choice("local", settings.local, LOCAL_NAMES)
-    number("n_local_rows", settings.n_local_rows, low=0, high=2**40, integer=True)
-    if mixing == "identity" and settings.n_latent != settings.n_labels:
-        raise SettingsError(
-            f'mixing="identity" has one latent function for each of {settings.n_labels} classes, not n_latent='
-            f'{settings.n_latent}; use mixing="factor"'
-        )
-    if settings.inducing == "separate" and mixing != "identity":
-        raise SettingsError('inducing="separate" gives every class inducing inputs of its own: use mixing="identity"')
-    if likelihood == "robust-max" and mixing == "factor":
-        raise SettingsError(
-            'likelihood="robust-max" needs independent utilities, which mixing="factor" does not give: use '
-            'mixing="identity" or likelihood="softmax"'
-        )
+_OF_SEQUENCES = (
+    "transitions",
+    "objective",
+    "linear_posterior",
+    "learn_scales",
+    "bias_variance",
+    "ard",
+    "frequencies",
+    "n_layers",
+    "n_hidden",
+    "n_random_features",
+    "n_reduced",
+    "feed_forward",
+)
+
+
+def sequence_params(
+    params: dict[str, Any], *, n_sequences: int, n_rows: int, n_features: int, n_stored: int
+) -> dict[str, Any]:
+    """What `model_settings` and `training_settings` take, from the parameters of a `SequenceGPClassifier`.
+
+    Args:
+        params: the parameters.
+        n_sequences: S.
+        n_rows: N, their tokens.
+        n_features: D.
+        n_stored: stored entries of the fullest token.
+
+    Raises:
+        SettingsError: a parameter is outside its domain, or two do not go together.
+    """
+    latents, linear_term = choice("latents", params["latents"], ("auto", *LATENTS)), params["linear_term"]
+    if latents == "auto":
+        asked = linear_term or params["n_layers"] != 1 or params["n_reduced"] not in ("auto", None)
+        latents = "random-features" if asked or n_features <= _MOST_RANDOM_FEATURES else "linear-mean-field"
+    kernel, n_reduced = params["kernel"], params["n_reduced"]
+    if isinstance(kernel, str) and kernel == "auto":
+        kernel = {"random-features": "arccos1", "gp": "arccos0"}.get(latents, "linear")
+    if n_reduced == "auto":
+        wide = n_features > _MOST_RANDOM_FEATURES or params["n_layers"] != 1
+        n_reduced = _REDUCED if latents == "random-features" and wide and n_features > _REDUCED else None
+    n_random, n_inducing = params["n_random_features"], params["n_inducing"]
+    batch_size, epochs, rate = params["batch_size"], params["epochs"], params["learning_rate"]
+    if batch_size == "auto":
+        # About 2000 tokens: a step is then dominated by work, not by its overhead.
+        batch_size = math.ceil(2000 * n_sequences / n_rows)
+    batch_size = min(number("batch_size", batch_size, low=1, integer=True), n_sequences)
+    if epochs == "auto":
+        epochs = max(15, math.ceil(_STEPS[latents] * batch_size / n_sequences))
+    step, kl_weight = params["natural_step"], params["kl_weight"]
+    return params | {
+        "features": "raw",
+        "likelihood": "linear-chain",
+        "mixing": "identity",
+        "n_latent": "auto",
+        "latents": latents,
+        "kernel": kernel,
+        "n_reduced": 0 if n_reduced is None else number("n_reduced", n_reduced, low=1, integer=True),
+        "n_random_features": 1000 if n_random == "auto" else n_random,
+        # Inducing inputs are inputs of training, and stay there: as wide as these, and sparse.
+        "n_inducing": 500 if n_inducing == "auto" else n_inducing,
+        "inducing": "sparse" if latents == "gp" else "free",
+        "n_subspace": "auto",
+        "support_size": n_stored,
+        "lengthscales_in": "input",
+        "learn_inducing": False,
+        "normalise_inducing": False,
+        "inducing_start": "rows",
+        "loadings_start": "random",
+        "relative_jitter": 1e-6,
+        "linear_posterior": "point",
+        # Other latents have a variance of their own, and that of points must not be learnt.
+        "learn_scales": latents == "gp" and not linear_term,
+        "bias_variance": _BIAS_VARIANCE,
+        "local": "optimal",
+        "propensity": None,
+        "mean_function": "zero",
+        "n_mean_points": "auto",
+        "batch_size": batch_size,
+        "epochs": epochs,
+        "learning_rate": _RATES[latents] if rate == "auto" else rate,
+        # The gradient of a covariance by draws is too noisy for natural steps.
+        "optimizer": "adam" if params["optimizer"] == "auto" else params["optimizer"],
+        "natural_step": 0.05 if step == "auto" else step,
+        "kl_weight": _KL_WEIGHTS.get(latents, 1.0) if kl_weight == "auto" else kl_weight,
+        "n_sampled_labels": None,
+        "label_sampling": "frequency",
+        "optimizer_state": "full",
+    }
 
 
 def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: int, seed: int) -> TrainingSettings:
@@ -288,7 +297,7 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
     if optimizer == "auto":
         # Measured: natural gradients end higher for all families that have them but this one. Those of a pair of
         # classes are so noisy that they need Adam's division by their size, and the robust maximum is not concave.
-        unsteady = params["label_sampling"] == "pair" or model.likelihood == "robust-max"
+        unsteady = params["label_sampling"] == "pair" or not model.likelihood_class.is_concave
         optimizer = "adam" if model.posterior == "mean-field" or unsteady else "natural"
     natural_step = params["natural_step"]
     if natural_step == "auto":
@@ -300,7 +309,7 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
     if state == "auto":
         state = "half" if n_sampled is not None and model.n_labels * model.n_latent > _MOST_LOADINGS else "full"
     patience, budget = params["patience"], params["time_budget"]
-    samplings = ALL_SAMPLINGS if model.likelihood == "bernoulli" else CLASS_SAMPLINGS
+    samplings = CLASS_SAMPLINGS if model.likelihood_class.has_classes else ALL_SAMPLINGS
     return TrainingSettings(
         epochs=epochs,
         batch_size=batch_size,
@@ -308,6 +317,9 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         optimizer=optimizer,
         natural_step=natural_step,
         kl_weight=number("kl_weight", params["kl_weight"], low=0),
+        n_draws=number("n_train_draws", params.get("n_train_draws", 1), low=1, high=10_000, integer=True),
+        frequencies_from=number("frequencies_from", params.get("frequencies_from", 0.0), low=0, high=1),
+        hyperparameters_from=number("hyperparameters_from", params.get("hyperparameters_from", 0.0), low=0, high=1),
         n_sampled_labels=n_sampled,
         label_sampling=choice("label_sampling", params["label_sampling"], samplings),
         optimizer_state=state,

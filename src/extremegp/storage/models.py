@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor
 
 from extremegp.errors import DataError, ModelFormatError
+from extremegp.storage.streams import writing
 from extremegp.storage.tensors import read_tensors, write_tensors
 
 FORMAT_VERSION = 1
@@ -27,28 +28,23 @@ def write_model(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[
         DataError: the folder cannot be written, or is something other than a saved model.
     """
     folder = Path(folder)
+    staging = _staging_folder(folder)
     try:
-        _check_replaceable(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        staging = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror}", path=folder) from error
-    try:
-        new, old = staging / "new", staging / "old"
-        new.mkdir()
-        write_tensors(new / _TENSORS, tensors, {})
-        checked = {"format_version": FORMAT_VERSION, "sha256": _digest(new / _TENSORS), **config}
-        (new / _CONFIG).write_text(json.dumps(checked, indent=1, ensure_ascii=False, allow_nan=False), encoding="utf-8")
-        if folder.exists():
-            folder.rename(old)
-        try:
-            new.rename(folder)
-        except OSError:
-            if old.exists():
-                old.rename(folder)
-            raise
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror}", path=folder) from error
+        with writing(folder):
+            new, old = staging / "new", staging / "old"
+            new.mkdir()
+            write_tensors(new / _TENSORS, tensors, {})
+            checked = {"format_version": FORMAT_VERSION, "sha256": _digest(new / _TENSORS), **config}
+            text = json.dumps(checked, indent=1, ensure_ascii=False, allow_nan=False)
+            (new / _CONFIG).write_text(text, encoding="utf-8")
+            if folder.exists():
+                folder.rename(old)
+            try:
+                new.rename(folder)
+            except OSError:
+                if old.exists():
+                    old.rename(folder)
+                raise
     finally:
         shutil.rmtree(staging, ignore_errors=True)
 
@@ -59,13 +55,7 @@ def check_writable(folder: str | Path) -> None:
     Raises:
         DataError: as `write_model` would.
     """
-    folder = Path(folder)
-    try:
-        _check_replaceable(folder)
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent)).rmdir()
-    except OSError as error:
-        raise DataError(f"cannot be written: {error.strerror}", path=folder) from error
+    _staging_folder(Path(folder)).rmdir()
 
 
 def read_model(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
@@ -99,13 +89,14 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     return config, tensors
 
 
-def _check_replaceable(folder: Path) -> None:
-    if not folder.is_symlink():
-        if not folder.exists():
-            return
-        if folder.is_dir() and {entry.name for entry in folder.iterdir()} in (set(), {_CONFIG, _TENSORS}):
-            return
-    raise DataError("exists and is not a saved model; choose another folder", path=folder)
+def _staging_folder(folder: Path) -> Path:
+    """A new folder beside the model, which must be none, empty or a model."""
+    with writing(folder):
+        model = folder.is_dir() and {entry.name for entry in folder.iterdir()} in (set(), {_CONFIG, _TENSORS})
+        if folder.is_symlink() or (folder.exists() and not model):
+            raise DataError("exists and is not a saved model; choose another folder", path=folder)
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
 
 
 def _digest(path: Path) -> str:

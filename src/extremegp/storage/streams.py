@@ -112,6 +112,19 @@ def text_blocks(path: str | Path, block_bytes: int = BLOCK_BYTES, *, offset: int
         yield TextBlock(pending.removesuffix(b"\r") + b"\n", end, read)
 
 
+def utf8(line: bytes) -> str:
+    """A line of text.
+
+    Raises:
+        DataError: it is not UTF-8.
+    """
+    try:
+        return line.decode("utf-8")
+    except UnicodeDecodeError as error:
+        problem = f"not UTF-8 text (byte {error.start} of the line); convert the file to UTF-8"
+        raise DataError(problem) from error
+
+
 def as_stream(blocks: Iterator[bytes]) -> IO[bytes]:
     """What `byte_blocks` or `line_blocks` yields as a stream to read from."""
     return io.BufferedReader(_BlockStream(blocks))
@@ -149,17 +162,23 @@ def atomic_writer(path: str | Path) -> Iterator[IO[bytes]]:
     """
     path = Path(path)
     temporary = path.parent / f".{secrets.token_hex(8)}.tmp"
+    with writing(path), open(temporary, "xb") as raw:
+        try:
+            with _compressor(raw, path) as stream:
+                yield stream
+            raw.flush()
+            os.fsync(raw.fileno())
+            os.replace(temporary, path)
+        except BaseException:
+            temporary.unlink()
+            raise
+
+
+@contextmanager
+def writing(path: str | Path) -> Iterator[None]:
+    """The system's errors as those of a file or folder that cannot be written."""
     try:
-        with open(temporary, "xb") as raw:
-            try:
-                with _compressor(raw, path) as stream:
-                    yield stream
-                raw.flush()
-                os.fsync(raw.fileno())
-                os.replace(temporary, path)
-            except BaseException:
-                temporary.unlink()
-                raise
+        yield
     except OSError as error:
         raise DataError(f"cannot be written: {error.strerror or error}", path=path) from error
 
@@ -210,7 +229,7 @@ def _decompressed(path: Path, block_bytes: int, offset: int) -> Iterator[tuple[b
     if suffix == ".zst":
         broken = (*broken, _zstandard(path).ZstdError)
     try:
-        with open(path, "rb") as raw:
+        with reading(path), open(path, "rb") as raw:
             if suffix == ".zst":
                 for piece in _zstd_pieces(raw, path):
                     skipped = min(offset, len(piece))
@@ -229,10 +248,6 @@ def _decompressed(path: Path, block_bytes: int, offset: int) -> Iterator[tuple[b
         raise DataError("the compressed file is cut short; copy or download it again", path=path) from error
     except broken as error:
         raise DataError(f"the compressed file is damaged ({error}); copy or download it again", path=path) from error
-    except FileNotFoundError as error:
-        raise DataError("no such file; check the path", path=path) from error
-    except IsADirectoryError as error:
-        raise DataError("is a directory; name a file in it", path=path) from error
     except OSError as error:
         # The bz2 module reports damage as an OSError that the system did not number.
         if error.errno is None:
@@ -240,6 +255,17 @@ def _decompressed(path: Path, block_bytes: int, offset: int) -> Iterator[tuple[b
         else:
             problem = f"cannot be read: {error.strerror}"
         raise DataError(problem, path=path) from error
+
+
+@contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """The commonest errors of opening a file as errors of data."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        raise DataError("no such file; check the path", path=path) from error
+    except IsADirectoryError as error:
+        raise DataError("is a directory; name a file in it", path=path) from error
 
 
 def _zstd_pieces(raw: IO[bytes], path: Path) -> Iterator[bytes]:

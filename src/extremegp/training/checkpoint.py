@@ -15,7 +15,7 @@ from extremegp.storage.tensors import all_finite, check_state, copy_state, read_
 from extremegp.training.distributed import World
 from extremegp.training.hard_labels import HardLabels
 from extremegp.training.row_adam import RowAdam
-from extremegp.training.shards import LabelShards
+from extremegp.training.shards import Shards
 
 _FORMAT = "extremegp checkpoint 1"
 
@@ -53,7 +53,7 @@ def save_checkpoint(
     best: Mapping[str, Tensor],
     progress: Progress,
     fingerprint: str,
-    shards: LabelShards | None = None,
+    shards: Shards | None = None,
     hard: HardLabels | None = None,
 ) -> None:
     """Write model, optimiser moments, best parameters so far and progress; `fingerprint` names data and settings.
@@ -78,7 +78,7 @@ def load_checkpoint(
     model: torch.nn.Module,
     optimizers: Sequence[torch.optim.Optimizer],
     fingerprint: str,
-    shards: LabelShards | None = None,
+    shards: Shards | None = None,
     hard: HardLabels | None = None,
 ) -> tuple[Progress, dict[str, Tensor]]:
     """Restore model and optimisers in place; give back the progress and the best parameters.

@@ -104,6 +104,20 @@ class World:
                 for tensor, total in zip(small, torch.split(together, sizes), strict=True):
                     tensor.copy_(total.view_as(tensor))
 
+    def sparse_sum(self, gradient: Tensor) -> Tensor:
+        """The sum over the processes of tensors that are sparse in their first dimension."""
+        if self.size == 1:
+            return gradient
+        gradient = gradient.coalesce()
+        most = int(self.most(float(gradient._nnz()))[0])
+        rows, values = gradient.indices()[0], gradient.values()
+        missing = most - len(rows)
+        # Pads add nothing to the first row.
+        rows = torch.cat([rows, rows.new_zeros(missing)])
+        values = torch.cat([values, values.new_zeros(missing, *values.shape[1:])])
+        every = [self.rows(part, most * self.size) for part in (rows, values)]
+        return torch.sparse_coo_tensor(every[0][None], every[1], gradient.shape, check_invariants=False).coalesce()
+
     def rows(self, part: Float[Tensor, "n ..."], total: int) -> Float[Tensor, "total ..."]:
         """The rows of all processes, one after the other, on every process; `part` has those of `own(total)`."""
         if self.size == 1:

@@ -51,7 +51,7 @@ class HardLabels:
         self._seed, self._world, self._first = seed, world, labels.start or 0
         self._made_at: int | None = None
         self._clusters: Int[Tensor, " K"] | None = None
-        self._centres: Float[Tensor, "C P+1"] | None = None
+        self._centres: Float[Tensor, "C P1"] | None = None
 
     def prepare(self, step: int, mixing: FactorMixing) -> None:
         """Make the clusters anew if it is time to: a function of seed, step and parameters."""
@@ -61,13 +61,13 @@ class HardLabels:
             self._adopt(*self._in_pieces(_nearest(mixing, centres), centres))
 
     @torch.no_grad()
-    def _make_centres(self, step: int, mixing: FactorMixing) -> Float[Tensor, "C P+1"]:
+    def _make_centres(self, step: int, mixing: FactorMixing) -> Float[Tensor, "C P1"]:
         """Centres of a sample of the labels."""
         n_centres = math.isqrt(self.n_labels - 1) + 1
         size = min(self.n_labels, _SAMPLED * n_centres)
         rng = np.random.default_rng([self._seed, step, _SAMPLE])
         sample = torch.from_numpy(rng.permutation(self.n_labels)[:size] - self._first).to(mixing.bias.device)
-        own = (sample >= 0) & (sample < mixing.n_labels)
+        own = (sample >= 0) & (sample < mixing.n_utilities)
         vectors = mixing.bias.new_zeros(size, mixing.loadings.shape[1] + 1)
         vectors[own] = _vectors(mixing, sample[own])
         self._world.add([vectors])
@@ -81,8 +81,8 @@ class HardLabels:
         return centres
 
     def _in_pieces(
-        self, clusters: Int[Tensor, " K"], centres: Float[Tensor, "C P+1"]
-    ) -> tuple[Int[Tensor, " K"], Float[Tensor, "C P+1"]]:
+        self, clusters: Int[Tensor, " K"], centres: Float[Tensor, "C P1"]
+    ) -> tuple[Int[Tensor, " K"], Float[Tensor, "C P1"]]:
         """Large clusters cut into pieces of one centre, so that no step has to score many more members than others."""
         most = 2 * -(-self.n_labels // len(centres))
         pieces = (self._sizes(clusters, len(centres)) + most - 1).div(most, rounding_mode="floor").clamp(min=1)
@@ -94,7 +94,7 @@ class HardLabels:
         self._world.add([sizes])
         return sizes
 
-    def _adopt(self, clusters: Int[Tensor, " K"], centres: Float[Tensor, "C P+1"]) -> None:
+    def _adopt(self, clusters: Int[Tensor, " K"], centres: Float[Tensor, "C P1"]) -> None:
         self._clusters, self._centres = clusters.to(torch.int32), centres
         self._members = torch.argsort(clusters, stable=True)
         self._own_sizes = torch.bincount(clusters, minlength=len(centres))
@@ -121,7 +121,7 @@ class HardLabels:
             Their numbers among the labels that this process has, ascending.
         """
         queries = torch.cat([h, torch.ones_like(h[:, :1])], dim=1)
-        candidates = self._candidates(queries) if offset is None else torch.arange(mixing.n_labels, device=h.device)
+        candidates = self._candidates(queries) if offset is None else torch.arange(mixing.n_utilities, device=h.device)
         utilities = queries @ _vectors(mixing, candidates).T
         scores = (utilities if offset is None else utilities + offset).sigmoid().sum(0)
         scores[torch.isin(candidates, known)] = -1.0
@@ -133,7 +133,7 @@ class HardLabels:
         own = best.indices[places[(places >= 0) & (places < self.n_hard)]]
         return candidates[own].sort().values
 
-    def _candidates(self, queries: Float[Tensor, "B P+1"]) -> Int[Tensor, " n"]:
+    def _candidates(self, queries: Float[Tensor, "B P1"]) -> Int[Tensor, " n"]:
         """Own members of the clusters whose centres score best, of as many as hold enough members in all processes."""
         assert self._centres is not None
         order = (queries @ self._centres.T).sigmoid().sum(0).argsort(descending=True, stable=True)
@@ -179,17 +179,17 @@ def _check(tensors: Mapping[str, Tensor], mixing: FactorMixing, source: str | Pa
         raise ModelFormatError(f"{source}: the clusters of labels do not fit the model")
 
 
-def _vectors(mixing: FactorMixing, labels: Int[Tensor, " L"] | slice) -> Float[Tensor, "L P+1"]:
+def _vectors(mixing: FactorMixing, labels: Int[Tensor, " L"] | slice) -> Float[Tensor, "L P1"]:
     return torch.cat([mixing.loadings.detach()[labels], mixing.bias.detach()[labels].unsqueeze(1)], dim=1)
 
 
 @torch.no_grad()
-def _nearest(mixing: FactorMixing, centres: Float[Tensor, "C P+1"]) -> Int[Tensor, " K"]:
+def _nearest(mixing: FactorMixing, centres: Float[Tensor, "C P1"]) -> Int[Tensor, " K"]:
     """The centre nearest to every label, in blocks of labels."""
     size = max(1, _BLOCK // len(centres))
-    starts = range(0, mixing.n_labels, size)
+    starts = range(0, mixing.n_utilities, size)
     return torch.cat([_closest(_vectors(mixing, slice(start, start + size)), centres) for start in starts])
 
 
-def _closest(vectors: Float[Tensor, "L P+1"], centres: Float[Tensor, "C P+1"]) -> Int[Tensor, " L"]:
+def _closest(vectors: Float[Tensor, "L P1"], centres: Float[Tensor, "C P1"]) -> Int[Tensor, " L"]:
     return torch.addmm(centres.square().sum(1), vectors, centres.T, alpha=-2).argmin(1)

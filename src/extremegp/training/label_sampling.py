@@ -46,6 +46,10 @@ class LabelBatch:
         y = SparseRows(self.y.offsets, places[self.y.columns], self.y.values, len(labels))
         return LabelBatch(labels, weights, y)
 
+    def of_rows(self, rows: slice) -> LabelBatch:
+        """The same labels, of some of the rows."""
+        return LabelBatch(self.labels, self.weights, self.y.part(rows))
+
 
 class LabelSampler:
     """Draws the labels of a step: a pure function of the seed and the step.

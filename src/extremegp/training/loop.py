@@ -13,6 +13,9 @@ import scipy.sparse
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import parts_of
+from extremegp.engine.sparse import Matrix
 from extremegp.errors import SettingsError
 from extremegp.settings.training import TrainingSettings
 from extremegp.storage.tensors import copy_state
@@ -23,11 +26,9 @@ from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.prefetch import ahead
 from extremegp.training.progress import Reporter
 from extremegp.training.schedule import batches_per_epoch, epoch_batches, one_cycle
-from extremegp.training.shards import LabelShards, check_shareable
+from extremegp.training.shards import Shards, check_shareable
 from extremegp.training.steps import (
-    Batch,
-    Matrix,
-    Model,
+    Step,
     Steps,
     TrainingDivergedError,
     make_optimizers,
@@ -37,7 +38,7 @@ from extremegp.training.steps import (
 
 
 def train(
-    model: Model,
+    model: VariationalModel,
     x: Matrix,
     y: scipy.sparse.csr_matrix,
     settings: TrainingSettings,
@@ -55,8 +56,8 @@ def train(
 
     A run with a `checkpoint` that exists goes on from it, and ends at the same parameters as one never interrupted.
     Several processes share the work and end with the whole model each; they need equal arguments, and of the files
-    that they name only those of the first process count. Whether there are several makes no difference to the bound,
-    and a checkpoint of one run resumes in the other.
+    that they name only those of the first process count. Whether there are several makes no difference to the bound
+    (but for the noise of what is estimated at draws), and a checkpoint of one run resumes in the other.
 
     Args:
         model: the model, on the device and in the dtype to train in.
@@ -66,8 +67,8 @@ def train(
         reporter: told of every step and epoch, in every process.
         lengths: of the S sequences that the rows are, one after the other: batches are then of sequences, and
             `batch_size` is their number.
-        mean_logits: of a model with a mean function, what that function scales at every row, N x K: as `initialise`
-            returns it.
+        mean_logits: of a model with a mean function, what that function scales at every row, N x K: as
+            `VariationalModel.start` returns it.
         validate: score of the current parameters, higher is better; with it the best epoch's parameters are kept.
         score_name: what that score is called in records.
         checkpoint: file to save progress to and to resume from.
@@ -96,7 +97,7 @@ def train(
 class _Run:
     def __init__(
         self,
-        model: Model,
+        model: VariationalModel,
         x: Matrix,
         y: scipy.sparse.csr_matrix,
         settings: TrainingSettings,
@@ -109,25 +110,26 @@ class _Run:
         fingerprint: str,
         world: World,
     ) -> None:
-        self.model, self.n_rows, self.settings, self.world = model, x.shape[0], settings, world
+        self.n_rows, self.settings, self.world = x.shape[0], settings, world
         self.reporter, self.validate = reporter, validate
         self.score_name, self.checkpoint, self.fingerprint = score_name, checkpoint, fingerprint
         self.n_units = x.shape[0] if lengths is None else len(lengths)
         self.steps_per_epoch = batches_per_epoch(self.n_units, settings.batch_size)
-        self._check_world()
-        self.shards = LabelShards(model, world)
-        self.steps = Steps(model, x, y, settings, lengths=lengths, mean_logits=mean_logits, shards=self.shards)
+        self._check_world(model)
+        self.shards = Shards(model, world)
+        self.model = model = self.shards.model
+        self.steps = Steps(x, y, settings, lengths=lengths, mean_logits=mean_logits, shards=self.shards)
         self.optimizers = make_optimizers(model, settings, n_rows=self.n_rows, sparse_inputs=scipy.sparse.issparse(x))
         self.later = moving_later(model, settings)
         self.best: dict[str, Tensor] = {}
         self.last_kl = math.nan
         self.is_saved = False
 
-    def _check_world(self) -> None:
+    def _check_world(self, model: VariationalModel) -> None:
         """Refuse what several processes cannot do, before they start."""
         if self.world.size == 1:
             return
-        check_shareable(self.model, self.world)
+        check_shareable(model, self.world)
         smallest = self.n_units // self.steps_per_epoch
         if self.settings.label_sampling == "pair" or smallest < self.world.size:
             what = "pairs of classes" if self.settings.label_sampling == "pair" else f"batches of {smallest} rows"
@@ -241,7 +243,7 @@ class _Run:
     def _seconds(self) -> float:
         return self.seconds_before + time.monotonic() - self.started
 
-    def _step(self, batch: Batch) -> None:
+    def _step(self, batch: Step) -> None:
         progress = self.progress
         rate, share = self._learning_rate(), progress.step / progress.total_steps
         for optimizer in self.optimizers:
@@ -258,7 +260,8 @@ class _Run:
             )
         for optimizer in self.optimizers:
             optimizer.step()
-        self.model.latents.project()
+        for part in parts_of(self.model.latents):
+            part.project()
         self.last_kl = float(elbo.kl.detach())
         progress.step += 1
         progress.bound_sum += bound

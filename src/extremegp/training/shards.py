@@ -1,93 +1,97 @@
-"""A model and its batches shared out over several processes.
+"""A model and its batches shared out over several processes, in one of two ways.
 
-Every process computes the latent functions at its part of the rows of a batch. Their marginals are gathered, and every
-process adds up the data term of the whole batch over the labels that it owns, so that loadings and biases, their
-gradients and the optimiser's moments exist once in all. The gradients of the marginals then go back to where the rows
-are, and those of what all processes hold are added up.
+*By labels*, where these are independent given latent functions that they share: every process computes the latent
+functions at its part of the rows of a batch. Their marginals are gathered, and every process adds up the data term of
+the whole batch over the labels that it owns, so that loadings and biases, their gradients and the optimiser's moments
+exist once in all. The gradients of the marginals then go back to where the rows are, and those of what all processes
+hold are added up.
+
+*By rows*, where labels depend on each other: every process holds all parameters, takes its part of the rows or
+sequences of a batch, and all gradients are added up.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from extremegp.engine.latents.base import Marginals
-from extremegp.engine.likelihoods import BatchContext, BernoulliLabels
-from extremegp.engine.mean import RegressionMean
-from extremegp.engine.mixing import FactorMixing
-from extremegp.engine.model import ELBO, VariationalModel
-from extremegp.engine.sparse import Inputs, SparseRows
+from extremegp.engine.latents import ConditionedLatents, Marginals
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import Inputs
 from extremegp.errors import SettingsError
 from extremegp.training.distributed import World
 
 
-def check_shareable(model: nn.Module, world: World) -> None:
+def shares_labels(model: VariationalModel) -> bool:
+    """Whether processes share the labels of a model out, not the rows."""
+    return model.likelihood.labels_independent and not model.mixing.independent
+
+
+def check_shareable(model: VariationalModel, world: World) -> None:
     """Refuse a model that several processes cannot train.
 
     Raises:
-        SettingsError: its labels depend on each other beyond shared latent functions, or there are fewer labels than
-            processes.
+        SettingsError: it keeps numbers for every row, or there are fewer labels than processes.
     """
     if world.size == 1:
         return
     problem, instead = None, "start it as one process, without torchrun"
-    if not isinstance(model, VariationalModel):
-        problem = "sequences of labels"
-    elif not isinstance(model.likelihood, BernoulliLabels):
-        problem = f"a likelihood that compares classes ({type(model.likelihood).__name__})"
-        instead += ", or set likelihood='independent' and mixing='factor'"
-    elif not isinstance(model.mixing, FactorMixing):
-        problem = "a latent function for every label (mixing='identity')"
-        instead += ", or set mixing='factor'"
-    elif not isinstance(model.mean_function, RegressionMean | None):
-        problem = f"this mean function ({type(model.mean_function).__name__})"
-        instead += ", or set mean_function='zero'"
-    elif model.mixing.n_labels < world.size:
-        problem = f"{model.mixing.n_labels} labels"
+    if model.likelihood.stores_rows:
+        problem = "parameters that are stored for every row (local='stored')"
+        instead += ", or set local='amortised'"
+    elif shares_labels(model) and model.mixing.n_utilities < world.size:
+        problem = f"{model.mixing.n_utilities} labels"
     if problem is not None:
         raise SettingsError(f"{problem} cannot be shared out over {world.size} processes: {instead}")
 
 
-class LabelShards:
-    """A model of which this process holds the labels that it owns: loadings, biases and propensities of those alone.
+class Shards:
+    """What of a model this process trains.
 
     Args:
-        model: the whole model, with the same parameters on every process; it becomes that of the own labels.
+        model: the whole model, with the same parameters on every process.
         world: the processes.
 
     Attributes:
+        model: the model to train: that of the labels that this process owns, or the whole one.
         labels: which are owned.
-        n_labels: K.
+        by_labels: whether processes share labels out, not rows.
     """
 
-    def __init__(self, model: nn.Module, world: World) -> None:
-        self.model, self.world = model, world
-        self.n_labels = 0
+    def __init__(self, model: VariationalModel, world: World) -> None:
+        self.whole, self.model, self.world = model, model, world
+        self.n_labels = model.mixing.n_utilities
         self.labels = slice(None)
         self.per_label: set[str] = set()
+        self.by_labels = world.size > 1 and shares_labels(model)
         if world.size == 1:
             return
-        assert isinstance(model, VariationalModel)
-        for tensor in [*model.latents.parameters(), *model.latents.buffers()]:
-            world.of_first(tensor.data)
-        self.n_labels = model.mixing.n_labels
-        self.labels = world.own(self.n_labels)
-        own = torch.arange(self.labels.start, self.labels.stop, device=model.mixing.bias.device)
-        model.mixing, model.likelihood = model.mixing.restricted(own), model.likelihood.restricted(own)
-        self.per_label = {name for name in model.state_dict() if name.startswith(("mixing.", "likelihood."))}
+        for tensor in model.latents.state_dict().values() if self.by_labels else model.state_dict().values():
+            world.of_first(tensor)
+        if self.by_labels:
+            self.labels = world.own(self.n_labels)
+            own = torch.arange(self.labels.start, self.labels.stop, device=model.mixing.bias.device)
+            self.model = model.select(own)
+            parts = {"mixing": self.model.mixing, "likelihood": self.model.likelihood}
+            self.per_label = {f"{part}.{name}" for part, module in parts.items() for name in module.state_dict()}
+
+    def own(self, total: int) -> slice:
+        """Which of the rows or sequences of a batch this process has the inputs of."""
+        return self.world.own(total)
 
     @property
     def shared(self) -> list[nn.Parameter]:
         """The parameters that every process holds."""
-        owned = set(self.model.mixing.parameters()) if self.per_label else set()  # type: ignore[union-attr]
+        owned = set(self.model.mixing.parameters()) if self.by_labels else set()
         return [parameter for parameter in self.model.parameters() if parameter not in owned]
 
     def per_label_of(self, optimizers: Sequence[torch.optim.Optimizer]) -> set[str]:
         """Which entries of a checkpoint, as `save_checkpoint` names them, have a row for each label."""
+        if not self.by_labels:
+            return set()
         names = {f"{part}.{name}" for part in ("model", "best") for name in self.per_label}
         shared = set(self.shared)
         for number, optimizer in enumerate(optimizers):
@@ -122,16 +126,9 @@ class LabelShards:
 
     def score(self, validate: Callable[[], float]) -> float:
         """What the first process finds of the whole model."""
-        if self.world.size == 1:
-            return validate()
-        assert isinstance(self.model, VariationalModel)
-        own, score = self.model.mixing, 0.0
-        loadings, bias = (self.world.rows_at_first(part, self.n_labels) for part in (own.loadings, own.bias))
-        if loadings is not None and bias is not None:
-            self.model.mixing = FactorMixing(loadings.to(own.loadings), bias.to(own.bias)).requires_grad_(False)
-            score = validate()
-            self.model.mixing = own
-        return self.world.said_by_first(score)
+        if self.by_labels:
+            self._gather(self.world.rows_at_first)
+        return self.world.said_by_first(validate() if self.world.leads else 0.0)
 
     def align(self) -> None:
         """Undo what rounding on processors of several kinds made of parameters that every process holds."""
@@ -140,75 +137,49 @@ class LabelShards:
                 self.world.of_first(parameter.data)
 
     def join(self) -> None:
-        """Give every process the whole model back."""
-        if self.world.size == 1:
-            return
-        model = self.model
-        assert isinstance(model, VariationalModel)
-        assert isinstance(model.likelihood, BernoulliLabels)
-        model.mixing = FactorMixing(
-            *(self.world.rows(part.detach(), self.n_labels) for part in (model.mixing.loadings, model.mixing.bias))
-        )
-        if model.likelihood.propensities is not None:
-            model.likelihood = BernoulliLabels(self.world.rows(model.likelihood.propensities, self.n_labels))
+        """Give every process the whole model."""
+        if self.by_labels:
+            self._gather(self.world.rows)
+
+    @torch.no_grad()
+    def _gather(self, rows: Callable[[Tensor, int], Tensor | None]) -> None:
+        for whole, own in zip(self.whole.mixing.parameters(), self.model.mixing.parameters(), strict=True):
+            gathered = rows(own.detach(), self.n_labels)
+            if gathered is not None:
+                whole.copy_(gathered)
 
 
-class SharedLatents(NamedTuple):
-    """The latent functions at all rows of a batch, on every process, and their KL.
-
-    Attributes:
-        mean: their means, B x P.
-        variance: their variances, B x P.
-        kl: KL[q || p].
-    """
-
-    mean: Float[Tensor, "B P"]
-    variance: Float[Tensor, "B P"]
-    kl: Float[Tensor, ""]
-
-
-def shared_latents(model: VariationalModel, world: World, x: Inputs, *, n_batch: int) -> SharedLatents:
-    """The latent functions at B rows, of which every process gives those that it has the inputs of."""
-    conditioned = model.latents.condition()
-    own = conditioned.marginals(x)
-    mean, variance = own.mean, own.variance
-    if world.size > 1:
-        both = world.differentiable_rows(torch.cat([mean, variance], dim=1), n_batch)
-        mean, variance = (part.contiguous() for part in both.chunk(2, dim=1))
-    return SharedLatents(mean, variance, conditioned.kl())
-
-
-def shared_elbo(
-    model: VariationalModel,
-    latents: SharedLatents,
-    y: SparseRows,
-    *,
-    n_batch: int,
-    n_rows: float,
-    label_weights: Float[Tensor, " L"] | None = None,
-    mean_logits: Float[Tensor, "B L"] | None = None,
-    context: BatchContext | None = None,
-) -> ELBO:
-    """`VariationalModel.elbo` with the data term of the own labels alone: those of all processes add up to it.
+class GatheredLatents(ConditionedLatents):
+    """Latent functions at all rows of one batch, of which every process gives those that it has the inputs of.
 
     Args:
-        model: of the own labels.
-        latents: the latent functions at all rows of the batch.
-        y: own labels of all rows of the batch, B x L.
-        n_batch: B.
-        n_rows: N.
-        label_weights: as in `VariationalModel.elbo`.
-        mean_logits: what a mean function scales, of all rows and own labels.
-        context: the batch in training.
+        conditioned: the latent functions.
+        world: the processes.
+        n_batch: B, rows of the batch.
     """
-    offset = None
-    if model.mean_function is not None and mean_logits is not None:
-        offset = model.mean_function.scaled(mean_logits)
-    data = model.likelihood.expected_log_prob(
-        Marginals(latents.mean, latents.variance, offset),
-        model.mixing,
-        y,
-        label_weights=label_weights,
-        context=context,
-    )
-    return ELBO(data, latents.kl, n_rows / n_batch)
+
+    def __init__(self, conditioned: ConditionedLatents, world: World, n_batch: int) -> None:
+        self.conditioned, self.world, self.n_batch = conditioned, world, n_batch
+        self.width, self._found = conditioned.width, None
+
+    _found: Marginals | None
+
+    def marginals(self, x: Inputs) -> Marginals:
+        if self._found is None:
+            self._found = self.conditioned.marginals(x)
+            if self.world.size > 1:
+                both = self.world.differentiable_rows(torch.cat(self._found, dim=1), self.n_batch)
+                mean, variance = both.chunk(2, dim=1)
+                self._found = Marginals(mean.contiguous(), variance.contiguous())
+        return self._found
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        return self.conditioned.draws(x, lengths, n_draws, generator)
+
+    def kl(self) -> Float[Tensor, ""]:
+        return self.conditioned.kl()
+
+    def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
+        return GatheredLatents(self.conditioned.select(functions), self.world, self.n_batch)

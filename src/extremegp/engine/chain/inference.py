@@ -102,14 +102,14 @@ def log_partition(
 
 
 def path_score(
-    unary: Float[Tensor, "*R S T V"], transitions: Tensor, labels: Int[Tensor, "*R S T"], lengths: Int[Tensor, " S"]
+    unary: Float[Tensor, "*R S T V"], transitions: Tensor, labels: Int[Tensor, "*L S T"], lengths: Int[Tensor, " S"]
 ) -> Float[Tensor, "*R S"]:
     """score(y) of the labels, which may have leading draws of their own; differentiable. Summed in float64."""
     return _path_score(unary, transitions, labels, lengths).to(unary.dtype)
 
 
 def sequence_log_prob(
-    unary: Float[Tensor, "*R S T V"], transitions: Tensor, labels: Int[Tensor, "*R S T"], lengths: Int[Tensor, " S"]
+    unary: Float[Tensor, "*R S T V"], transitions: Tensor, labels: Int[Tensor, "*L S T"], lengths: Int[Tensor, " S"]
 ) -> Float[Tensor, "*R S"]:
     """log p(y) = score(y) - log Z, the difference taken in float64. Arguments as `path_score`."""
     return next(sequence_log_probs(unary, transitions, [labels], lengths))
@@ -274,7 +274,7 @@ def piecewise_pseudo_likelihood(
     return total.to(unary.dtype)
 
 
-def _at(values: Float[Tensor, "*R S T V"], labels: Int[Tensor, "*R S T"]) -> Float[Tensor, "*R S T"]:
+def _at(values: Float[Tensor, "*R S T V"], labels: Int[Tensor, "*L S T"]) -> Float[Tensor, "*R S T"]:
     return values.gather(-1, labels.expand(values.shape[:-1]).unsqueeze(-1)).squeeze(-1)
 
 

@@ -177,7 +177,7 @@ def filter_by_products(
 
 def smooth_by_products(
     steps: Steps, filtered: Float[Tensor, "G B V"], flat: Float[Tensor, "G V V"]
-) -> tuple[Float[Tensor, "G B V"], Float[Tensor, "G B-N V"], Float[Tensor, "G B-N V"]]:
+) -> tuple[Float[Tensor, "G B V"], Float[Tensor, "G later V"], Float[Tensor, "G later V"]]:
     """Marginals m_t; p_{t-1} and m_t / s_t for t > 0, whose products with e^{transitions} are the pair marginals."""
     factors, _ = _scaled(flat, filtered.dtype)
     previous = filtered.index_select(1, steps.previous)

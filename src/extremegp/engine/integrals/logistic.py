@@ -133,23 +133,6 @@ def softplus_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Te
     return value, sigmoid, slope
 
 
-def gauss_hermite(
-    count: int, *, dtype: torch.dtype = torch.float64, device: torch.device | str | None = None
-) -> tuple[Tensor, Tensor]:
-    """Nodes and weights with sum_i w_i g(m + s x_i) = E g(f), f ~ N(m, s^2), for polynomials g of degree < 2 count.
-
-    Args:
-        count: number of nodes, at least 1.
-        dtype: type of the result.
-        device: where the result lives.
-
-    Returns:
-        Nodes x in ascending order and weights w that sum to one, each of shape (count,).
-    """
-    nodes, weights = _hermite(count)
-    return torch.tensor(nodes, dtype=dtype, device=device), torch.tensor(weights, dtype=dtype, device=device)
-
-
 @lru_cache(maxsize=32)
 def _hermite(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(count)

@@ -20,8 +20,7 @@ from extremegp.engine.integrals.log_sum_exp import (
     log_sum_exp_moments,
     quantile,
 )
-from extremegp.engine.latents.base import Marginals
-from extremegp.engine.mixing import IdentityMixing, Mixing
+from extremegp.engine.utilities import Utilities
 
 # Of more classes those that hardly matter are taken together.
 _ALL_EXACT = 256
@@ -35,7 +34,7 @@ _SOBOL_ELEMENTS = 1 << 22
 
 
 @torch.no_grad()
-def softmax_probabilities(latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
+def softmax_probabilities(utilities: Utilities) -> Float[Tensor, "B K"]:
     """p(y = k) = E softmax_k(f), the posterior integrated out; rows add up to one.
 
     With a function for every class the error is 1e-7 relative to each probability, down to 1e-13. With more than 256
@@ -43,16 +42,16 @@ def softmax_probabilities(latents: Marginals, mixing: Mixing) -> Float[Tensor, "
     that makes utilities correlated it is an average over 128 quasi-random draws of the latent functions, the same ones
     for every row and call: an error of about 0.01.
     """
-    if isinstance(mixing, IdentityMixing):
-        mean, variance, _ = mixing.utilities(latents)
+    if utilities.independent:
+        mean, variance = utilities.marginals()
         p = _independent_softmax(mean.double(), variance.double())
     else:
-        p = sum((f.softmax(2).sum(0) for f in _utility_draws(latents, mixing, _DRAWS)), torch.zeros(()))
-    return (p / p.sum(1, keepdim=True)).to(latents.mean.dtype)
+        p = sum((f.softmax(2).sum(0) for f in _utility_draws(utilities, _DRAWS)), torch.zeros(()))
+    return (p / p.sum(1, keepdim=True)).to(utilities.latents.mean.dtype)
 
 
 @torch.no_grad()
-def max_probabilities(latents: Marginals, mixing: Mixing, noise_variance: float = 0.0) -> Float[Tensor, "B K"]:
+def max_probabilities(utilities: Utilities, noise_variance: float = 0.0) -> Float[Tensor, "B K"]:
     """P(f_k + e_k is the largest) for independent noise e_k of this variance; rows add up to one.
 
     With a function for every class the error is below 1e-6 unless the standard deviations of classes that may win are
@@ -61,29 +60,28 @@ def max_probabilities(latents: Marginals, mixing: Mixing, noise_variance: float 
     the same ones for every row and call: a standard error of at most 0.008.
 
     Args:
-        latents: marginals of the latent functions.
-        mixing: how they become utilities.
+        utilities: of B inputs.
         noise_variance: of the noise, 0 for the latent utilities themselves.
     """
-    if isinstance(mixing, IdentityMixing):
-        mean, variance, _ = mixing.utilities(latents)
+    if utilities.independent:
+        mean, variance = utilities.marginals()
         p = _independent_highest(mean.double(), variance.double() + noise_variance)
     else:
-        p = latents.mean.new_zeros(len(latents.mean), mixing.n_labels)
+        like = utilities.latents.mean
+        p = like.new_zeros(len(like), utilities.n_utilities)
         generator = torch.Generator().manual_seed(1)
-        for f in _utility_draws(latents, mixing, _WINNER_DRAWS):
+        for f in _utility_draws(utilities, _WINNER_DRAWS):
             if noise_variance > 0:
                 noise = [torch.randn(f.shape[2], generator=generator, dtype=f.dtype) for _ in f]
                 f = f + math.sqrt(noise_variance) * torch.stack(noise).to(f.device).unsqueeze(1)
             winners = f.argmax(2).T
             p.scatter_add_(1, winners, p.new_ones(()).expand(winners.shape))
-    return (p / p.sum(1, keepdim=True)).to(latents.mean.dtype)
+    return (p / p.sum(1, keepdim=True)).to(utilities.latents.mean.dtype)
 
 
 @torch.no_grad()
 def entropy_parts(
-    latents: Marginals,
-    mixing: Mixing,
+    utilities: Utilities,
     conditional: Callable[[Tensor], Tensor],
     n_samples: int = 64,
 ) -> tuple[Float[Tensor, " B"], Float[Tensor, " B"]]:
@@ -93,14 +91,14 @@ def entropy_parts(
     that their difference, the information of the label on the utilities, is never negative.
 
     Args:
-        latents: marginals of the latent functions.
-        mixing: how they become utilities.
+        utilities: of B inputs.
         conditional: p(y | f), see `ClassLikelihood.conditional`.
         n_samples: draws of the latent functions, the same ones for every row and call.
     """
-    mean = latents.mean.new_zeros(len(latents.mean), mixing.n_labels)
-    aleatoric = latents.mean.new_zeros(len(latents.mean))
-    for f in _utility_draws(latents, mixing, n_samples):
+    like = utilities.latents.mean
+    mean = like.new_zeros(len(like), utilities.n_utilities)
+    aleatoric = like.new_zeros(len(like))
+    for f in _utility_draws(utilities, n_samples):
         p = conditional(f)
         mean += p.sum(0) / n_samples
         aleatoric += torch.special.entr(p).sum(2).sum(0) / n_samples
@@ -198,15 +196,15 @@ def _leading(
         yield rows, order[rows, -count:], order[rows, :-count]
 
 
-def _utility_draws(latents: Marginals, mixing: Mixing, count: int) -> Iterator[Float[Tensor, "S B K"]]:
+def _utility_draws(utilities: Utilities, count: int) -> Iterator[Float[Tensor, "S B K"]]:
     """The utilities at `count` draws of the latent functions, a few at a time; the same ones for every row and call.
 
     The draws are quasi-random unless they are many in many dimensions; then they are pseudo-random.
     """
-    mean = latents.mean
-    chunk = max(1, CHUNK_ELEMENTS // max(1, len(mean) * max(mixing.n_labels, mean.shape[1])))
+    mean = utilities.latents.mean
+    chunk = max(1, CHUNK_ELEMENTS // max(1, len(mean) * max(utilities.n_utilities, mean.shape[1])))
     for noise in _normal_draws(count, mean.shape[1], chunk):
-        yield mixing.sample(latents, noise.to(mean).unsqueeze(1).expand(-1, len(mean), -1))
+        yield utilities.sample(noise.to(mean).unsqueeze(1).expand(-1, len(mean), -1))
 
 
 def _normal_draws(count: int, size: int, chunk: int) -> Iterator[Float[Tensor, "S size"]]:

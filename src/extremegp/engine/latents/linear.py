@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Literal
 
 import torch
@@ -10,7 +11,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
-from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals, functions_of
+from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.part import StepSizes
 from extremegp.engine.sparse import Inputs, matmul, squared, weighted_square_norms
 
 LinearPosterior = Literal["shared", "mean-field", "point"]
@@ -43,33 +45,61 @@ class LinearFunctions(Latents):
         super().__init__()
         self.n_functions = n_functions
         self.q_mean = nn.Parameter(torch.zeros(n_features, n_functions))
-        self.per_function = {"q_mean": 1}
         self.log_ratio: nn.Parameter | None = None
         if posterior != "point":
             shape = (n_features,) if posterior == "shared" else (n_features, n_functions)
             self.log_ratio = nn.Parameter(torch.full(shape, math.log(variance_ratio)))
-            if posterior == "mean-field":
-                self.per_function["log_ratio"] = 1
         self.log_prior_variance = nn.Parameter(
             torch.tensor(math.log(prior_variance)), requires_grad=posterior != "point"
         )
 
-    def condition(self, seed: int = 0) -> ConditionedLatents:
-        return _ConditionedLinear(self)
+    def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
+        ratio = self.log_ratio
+        log_variance = None if ratio is None else ratio + self.log_prior_variance
+        if functions is None:
+            return _ConditionedLinear(self.q_mean, log_variance, lambda: self._kl(self.q_mean, ratio))
+        mean = _columns(self.q_mean, functions)
+        own_ratio = None if ratio is None else _columns(ratio, functions)
+        log_variance = None if log_variance is None else _columns(log_variance, functions)
+        return _ConditionedLinear(mean, log_variance, lambda: self._kl(mean, own_ratio))
+
+    def _kl(self, mean: Float[Tensor, "D L"], log_ratio: Tensor | None) -> Float[Tensor, ""]:
+        """1/2 sum_pd [r_pd + mean_pd^2 / t2 - 1 - log r_pd]; of a point, 1/2 sum_pd mean_pd^2 / t2."""
+        energy = mean.square().sum() * (-self.log_prior_variance).exp()
+        if log_ratio is None:
+            return 0.5 * energy
+        repeats = mean.numel() // log_ratio.numel()
+        ratio = (log_ratio.exp() - 1 - log_ratio).sum()
+        return 0.5 * (repeats * ratio + energy)
+
+    def step_scales(self) -> dict[nn.Parameter, float]:
+        # As loadings: too fast, they fit noise.
+        return {self.q_mean: 0.3}
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        if not sizes.sequences or self.log_ratio is None:
+            return 0
+        # Of sparse inputs, sequences draw weights of the features that they have.
+        drawn = min(self.q_mean.shape[0], sizes.stored // sizes.sequences)
+        return 3 * sizes.sequences * drawn * sizes.draws * self.n_functions
 
 
 class _ConditionedLinear(ConditionedLatents):
-    def __init__(self, latents: LinearFunctions) -> None:
-        self.latents, self.width = latents, latents.n_functions
+    def __init__(
+        self,
+        mean: Float[Tensor, "D P"],
+        log_variance: Float[Tensor, "D P"] | Float[Tensor, " D"] | None,
+        kl: Callable[[], Float[Tensor, ""]],
+    ) -> None:
+        self.mean, self.log_variance, self._kl, self.width = mean, log_variance, kl, mean.shape[1]
         # A point draws nothing.
-        self.alike = latents.log_ratio is None
+        self.alike = log_variance is None
 
-    def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
-        latents = functions_of(self.latents, functions)
-        mean = matmul(x, latents.q_mean)
-        if latents.log_ratio is None:
+    def marginals(self, x: Inputs) -> Marginals:
+        mean = matmul(x, self.mean)
+        if self.log_variance is None:
             return Marginals(mean, torch.zeros_like(mean))
-        variances = (latents.log_ratio + latents.log_prior_variance).exp()
+        variances = self.log_variance.exp()
         if variances.ndim == 1:
             return Marginals(mean, weighted_square_norms(x, variances).unsqueeze(-1).expand_as(mean))
         return Marginals(mean, matmul(squared(x), variances))
@@ -77,19 +107,20 @@ class _ConditionedLinear(ConditionedLatents):
     def draws(
         self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
     ) -> Float[Tensor, "R B P"]:
-        latents = self.latents
-        mean = matmul(x, latents.q_mean)
-        if latents.log_ratio is None:
+        mean = matmul(x, self.mean)
+        if self.log_variance is None:
             return mean.expand(n_draws, *mean.shape)
-        deviations = (0.5 * (latents.log_ratio + latents.log_prior_variance)).exp()
-        return mean + sequence_noise(x, deviations, lengths, (n_draws, latents.n_functions), generator)
+        deviations = (0.5 * self.log_variance).exp()
+        return mean + sequence_noise(x, deviations, lengths, (n_draws, self.width), generator)
 
     def kl(self) -> Float[Tensor, ""]:
-        """1/2 sum_pd [r_pd + mean_pd^2 / t2 - 1 - log r_pd]; of a point, 1/2 sum_pd mean_pd^2 / t2."""
-        latents = self.latents
-        energy = latents.q_mean.square().sum() * (-latents.log_prior_variance).exp()
-        if latents.log_ratio is None:
-            return 0.5 * energy
-        repeats = latents.q_mean.numel() // latents.log_ratio.numel()
-        ratio = (latents.log_ratio.exp() - 1 - latents.log_ratio).sum()
-        return 0.5 * (repeats * ratio + energy)
+        return self._kl()
+
+    def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
+        log_variance = None if self.log_variance is None else _columns(self.log_variance, functions)
+        return _ConditionedLinear(_columns(self.mean, functions), log_variance, self._kl)
+
+
+def _columns(values: Tensor, functions: Int[Tensor, " L"]) -> Tensor:
+    """Those of some functions; what all functions share has one dimension."""
+    return values if values.ndim == 1 else values.index_select(1, functions)

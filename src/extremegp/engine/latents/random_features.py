@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping
-from typing import ClassVar, Literal, get_args
+from collections.abc import Callable
+from typing import Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
-from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals, functions_of
+from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.part import Part, StepSizes, TrainingData
 from extremegp.engine.sparse import Inputs, matmul, row_sparse_matmul, weighted_square_norms
 
 FeatureKernel = Literal["se", "arccos1"]
@@ -20,7 +22,7 @@ FEATURE_KERNELS: tuple[str, ...] = get_args(FeatureKernel)
 FREQUENCIES: tuple[str, ...] = get_args(Frequencies)
 
 
-class RandomFeatures(nn.Module):
+class RandomFeatures(Part):
     """phi(x) with E[phi(x)'phi(z)] = s2 k(x, z): a cosine and a sine for SE, a rectified line for arc-cosine (D 4.14).
 
     The columns of Omega, D x R, are N(0, diag(w)), w the inverse squared lengthscales. k is exp(-|x - z|_w^2 / 2), or
@@ -69,7 +71,14 @@ class RandomFeatures(nn.Module):
             return scale * torch.cat([projected.cos(), projected.sin()], dim=-1)
         return math.sqrt(2) * scale * projected.relu()
 
-    def kl(self) -> Float[Tensor, ""]:
+    def late(self) -> dict[nn.Parameter, Literal["frequencies", "hyperparameters"]]:
+        late: dict[nn.Parameter, Literal["frequencies", "hyperparameters"]] = {}
+        late |= dict.fromkeys((self.log_weights, self.log_amplitude), "hyperparameters")
+        if self.q_mean is not None:
+            late |= dict.fromkeys((self.q_mean, self.log_ratio), "frequencies")
+        return late
+
+    def kl_of_frequencies(self) -> Float[Tensor, ""]:
         """KL[q(Omega) || p(Omega)]; none where Omega is drawn from its prior."""
         if self.q_mean is None:
             return self.log_weights.new_zeros(())
@@ -92,13 +101,11 @@ class _Weights(nn.Module):
         return torch.addcmul(self.q_mean, self.deviations(), noise)
 
     def kl(self) -> Float[Tensor, ""]:
-        return 0.5 * (self.log_variance.exp() - 1 - self.log_variance + self.q_mean.square()).sum()
+        return _kl_of_weights(self.q_mean, self.log_variance)
 
 
-class _OutputWeights(_Weights):
-    """Those of the functions themselves; hidden functions serve them all."""
-
-    per_function: ClassVar[Mapping[str, int]] = {"q_mean": 1, "log_variance": 1}
+def _kl_of_weights(mean: Float[Tensor, "F P"], log_variance: Float[Tensor, "F P"]) -> Float[Tensor, ""]:
+    return 0.5 * (log_variance.exp() - 1 - log_variance + mean.square()).sum()
 
 
 class DeepRandomFeatures(Latents):
@@ -143,7 +150,7 @@ class DeepRandomFeatures(Latents):
             RandomFeatures(width, n_random, kernel=kernel, frequencies=frequencies, ard=ard) for width in widths
         )
         self.hidden = nn.ModuleList(_Weights(layer.n_features, n_hidden, 0.01) for layer in self._expansions()[:-1])
-        self.output = _OutputWeights(self._expansions()[-1].n_features, n_functions, 0.9)
+        self.output = _Weights(self._expansions()[-1].n_features, n_functions, 0.9)
 
     def _expansions(self) -> list[RandomFeatures]:
         return [layer for layer in self.layers if isinstance(layer, RandomFeatures)]
@@ -151,8 +158,12 @@ class DeepRandomFeatures(Latents):
     def _hidden_weights(self) -> list[_Weights]:
         return [weights for weights in self.hidden if isinstance(weights, _Weights)]
 
+    def start(self, data: TrainingData) -> None:
+        x = data.sample
+        self.start_at(x, torch.Generator().manual_seed(int(data.rng.integers(2**31))))
+
     @torch.no_grad()
-    def start(self, x: Inputs, generator: torch.Generator, *, amplitude: float = 0.5) -> None:
+    def start_at(self, x: Inputs, generator: torch.Generator, *, amplitude: float = 0.5) -> None:
         """Draw what is drawn once, and bring the lengthscales to the size of inputs like x.
 
         Args:
@@ -177,8 +188,8 @@ class DeepRandomFeatures(Latents):
                 hidden.q_mean.normal_(generator=generator)
         self._expansions()[-1].log_amplitude.fill_(math.log(amplitude))
 
-    def condition(self, seed: int = 0) -> ConditionedLatents:
-        return _ConditionedFeatures(self, seed)
+    def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
+        return _ConditionedFeatures(self, seed, functions)
 
     def features(self, x: Inputs, generator: torch.Generator) -> Float[Tensor, "B F"]:
         """phi of the last layer, at a draw of the hidden layers."""
@@ -194,42 +205,72 @@ class DeepRandomFeatures(Latents):
             phi = layer.features(projected)
         return phi
 
-    def kl(self) -> Float[Tensor, ""]:
-        """Summed over weights and frequencies."""
-        total = self.output.kl()
+    def inner_kl(self) -> Float[Tensor, ""] | float:
+        """Summed over all weights and frequencies but those of the functions themselves."""
+        total: Float[Tensor, ""] | float = 0.0
         for layer in self._expansions():
-            total = total + layer.kl()
+            total = total + layer.kl_of_frequencies()
         for weights in self._hidden_weights():
             total = total + weights.kl()
         return total
+
+    def row_sparse(self) -> list[nn.Parameter]:
+        return [] if self.reducer is None else [self.reducer]
+
+    @property
+    def is_flat(self) -> bool:
+        """Whether the features are the same for all draws."""
+        return len(self.hidden) == 0 and all(layer.fixed for layer in self._expansions())
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        expansions = self._expansions()
+        features = expansions[-1].n_features
+        passes = 1 if self.is_flat else sizes.draws
+        # What is drawn once has neither gradient nor moments; its product with the deviations has a gradient.
+        drawn = sum(2 * layer.noise.numel() for layer in expansions if layer.fixed)
+        drawn += sum(4 * passes * layer.q_mean.numel() for layer in expansions if layer.q_mean is not None)
+        weights = 3 * sizes.sequences * features * sizes.draws * self.n_functions
+        return 4 * sizes.rows * features * len(expansions) * passes + weights + drawn
 
 
 class _ConditionedFeatures(ConditionedLatents):
     alike = True
 
-    def __init__(self, latents: DeepRandomFeatures, seed: int) -> None:
-        self.latents, self.seed = latents, seed
-        self.width = latents.output.q_mean.shape[0]
+    def __init__(self, latents: DeepRandomFeatures, seed: int, functions: Int[Tensor, " L"] | None = None) -> None:
+        output = latents.output
+        self.latents, self.seed, self.width = latents, seed, output.q_mean.shape[0]
+        self.mean: Tensor = output.q_mean
+        self.log_variance: Tensor = output.log_variance
+        if functions is not None:
+            self._take(functions)
+        of_functions = self.mean, self.log_variance
+        self._kl: Callable[[], Tensor] = lambda: _kl_of_weights(*of_functions) + latents.inner_kl()
 
-    def marginals(self, x: Inputs, functions: Int[Tensor, " L"] | None = None) -> Marginals:
+    def _take(self, functions: Int[Tensor, " L"]) -> None:
+        self.mean, self.log_variance = (part.index_select(1, functions) for part in (self.mean, self.log_variance))
+
+    def marginals(self, x: Inputs) -> Marginals:
         """At the draw of the hidden layers that the seed decides, the same for all inputs."""
         generator = torch.Generator(x.device).manual_seed(self.seed)
         phi = self.latents.features(x, generator)
-        output = functions_of(self.latents.output, functions)
-        return Marginals(phi @ output.q_mean, phi.square() @ output.log_variance.exp())
+        return Marginals(phi @ self.mean, phi.square() @ self.log_variance.exp())
 
     def draws(
         self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
     ) -> Float[Tensor, "R B P"]:
-        latents, output = self.latents, self.latents.output
-        flat = len(latents.hidden) == 0 and all(layer.fixed for layer in latents._expansions())
-        per_pass = n_draws if flat else 1
+        per_pass = n_draws if self.latents.is_flat else 1
+        deviations = (0.5 * self.log_variance).exp()
         drawn = []
         for _ in range(n_draws // per_pass):
-            phi = latents.features(x, generator)
-            shape = (per_pass, latents.n_functions)
-            drawn.append(phi @ output.q_mean + sequence_noise(phi, output.deviations(), lengths, shape, generator))
+            phi = self.latents.features(x, generator)
+            shape = (per_pass, self.mean.shape[1])
+            drawn.append(phi @ self.mean + sequence_noise(phi, deviations, lengths, shape, generator))
         return torch.cat(drawn)
 
     def kl(self) -> Float[Tensor, ""]:
-        return self.latents.kl()
+        return self._kl()
+
+    def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
+        part = copy.copy(self)
+        part._take(functions)
+        return part

@@ -15,23 +15,23 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, get_args
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.logistic import LOGISTIC_MIXTURE, softplus_moments
 from extremegp.engine.integrals.races import softmax_probabilities
-from extremegp.engine.latents.base import Marginals
-from extremegp.engine.likelihoods.base import BatchContext, ClassLikelihood
+from extremegp.engine.likelihoods.base import ClassLikelihood
 from extremegp.engine.likelihoods.local import HIDDEN_UNITS, AmortisedLocals, StoredLocals
 from extremegp.engine.likelihoods.one_vs_each import sum_over_others
-from extremegp.engine.mixing import Mixing
-from extremegp.engine.sparse import SparseRows
+from extremegp.engine.utilities import Utilities
 
 Local = Literal["optimal", "amortised", "stored"]
+LOCALS: tuple[str, ...] = get_args(Local)
 
 _MOST_EXCESS, _MOST_EXCESS_OF_NETWORK = math.log(1e3), math.log(3.0)
 _MIXTURE_ENTROPY = 2.000000175144746
@@ -83,6 +83,8 @@ class _AugmentReduce(ClassLikelihood):
         hidden: units of both hidden layers of the network.
     """
 
+    sums_over_labels = has_locals = True
+
     def __init__(
         self,
         local: Local = "optimal",
@@ -100,26 +102,22 @@ class _AugmentReduce(ClassLikelihood):
         elif local == "stored":
             self.locals = StoredLocals(n_rows, self._start(n_classes))
 
-    def expected_log_prob(
-        self,
-        latents: Marginals,
-        mixing: Mixing,
-        y: SparseRows,
-        *,
-        label_weights: Float[Tensor, " K"] | None = None,
-        context: BatchContext | None = None,
-    ) -> Float[Tensor, ""]:
-        """The bound, summed over the batch; without a context, as for rows not trained on, locals are optimal.
+    @property
+    def stores_rows(self) -> bool:
+        return self.local == "stored"
+
+    def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
+        """The bound, summed over the batch; of rows that are not trained on, local parameters are optimal.
 
         Raises:
             ValueError: if locals should be optimal, but there are weights.
         """
-        mean, variance, _ = mixing.differences(latents, y.columns)
-        differences = Differences(mean, variance, y.columns, label_weights)
-        return self.row_bounds(differences, self._locals(differences, context)).sum()
+        mean, variance = utilities.differences(batch.y.columns)
+        differences = Differences(mean, variance, batch.y.columns, batch.label_weights)
+        return self.row_bounds(differences, self._locals(differences, batch)).sum()
 
-    def _locals(self, differences: Differences, context: BatchContext | None) -> Float[Tensor, "B n"]:
-        if self.locals is None or context is None:
+    def _locals(self, differences: Differences, batch: Batch) -> Float[Tensor, "B n"]:
+        if self.locals is None or batch.rows is None:
             if differences.label_weights is not None:
                 raise ValueError(
                     "local parameters that are optimal for a sample of the classes bias the bound: use all classes, or "
@@ -127,17 +125,17 @@ class _AugmentReduce(ClassLikelihood):
                 )
             return self.optimum(differences)
         if isinstance(self.locals, AmortisedLocals):
-            return self._guarded(self.locals(context.x), differences)
-        stored = self.locals(context.rows).to(differences.mean.dtype)
+            return self._guarded(self.locals(batch.x), differences)
+        stored = self.locals(batch.rows).to(differences.mean.dtype)
         target = self.optimum(differences, stored, n_steps=_VISIT_STEPS)
         if differences.label_weights is not None:
-            target = self._between(stored, target, self.locals.steps(context.rows).to(target.dtype))
-        self.locals.store(context.rows, target)
+            target = self._between(stored, target, self.locals.steps(batch.rows).to(target.dtype))
+        self.locals.store(batch.rows, target)
         return target
 
-    def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
+    def probabilities(self, utilities: Utilities) -> Float[Tensor, "B K"]:
         """E softmax(f)."""
-        return softmax_probabilities(latents, mixing)
+        return softmax_probabilities(utilities)
 
     def _guarded(self, locals_: Float[Tensor, "B n"], differences: Differences) -> Float[Tensor, "B n"]:
         """Outputs of the network, kept from where their errors would throw the posterior off its way."""
@@ -180,6 +178,8 @@ class AugmentReduceSoftmax(_AugmentReduce):
     times too small. Where classes are sampled the rows that this happens to, few once the network has learnt, have a
     bias.
     """
+
+    step_arrays = 6
 
     def row_bounds(self, differences: Differences, locals_: Float[Tensor, "B 1"]) -> Float[Tensor, " B"]:
         total = self._log_total(differences)
@@ -230,6 +230,8 @@ class AugmentReduceLogit(_AugmentReduce):
     With q(eps) a point mass at 0 it would be one-vs-each minus 2 log 2: as beta -> 0 at mu = 0, the bound without the
     entropy of q tends to that.
     """
+
+    step_arrays = 20
 
     def row_bounds(self, differences: Differences, locals_: Float[Tensor, "B 2"]) -> Float[Tensor, " B"]:
         mu, log_beta = locals_.unbind(1)

@@ -1,79 +1,129 @@
-"""What every likelihood provides."""
+"""What every likelihood provides, and what it knows of itself."""
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from typing import NamedTuple
+from abc import abstractmethod
+from typing import ClassVar, Literal, NamedTuple
 
+import numpy as np
+import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from numpy.typing import NDArray
+from torch import Tensor
 
-from extremegp.engine.latents.base import Marginals
-from extremegp.engine.mixing import Mixing
-from extremegp.engine.sparse import Inputs, SparseRows
+from extremegp.engine.batch import Batch
+from extremegp.engine.part import Part, StepSizes
+from extremegp.engine.utilities import Utilities
+
+Link = Literal["logit", "log"]
 
 
-class BatchContext(NamedTuple):
-    """What else a likelihood may need to know of a batch in training.
+class Prediction(NamedTuple):
+    """What a likelihood says of B inputs.
 
     Attributes:
-        x: the inputs.
-        rows: their numbers among all training rows.
-        seed: decides what is drawn at random; it differs from step to step.
-        lengths: of the sequences that the rows are, one after the other; None where rows stand alone.
-        n_draws: how many draws an expectation without closed form is estimated from.
+        means: mean utilities, that labels may be ranked by.
+        expectations: E[y], the posterior integrated out: of labels that are 0 or 1, and of classes, probabilities.
     """
 
-    x: Inputs
-    rows: Int[Tensor, " B"]
-    seed: int = 0
-    lengths: Int[Tensor, " S"] | None = None
-    n_draws: int = 1
+    means: Float[Tensor, "B K"]
+    expectations: Float[Tensor, "B K"]
 
 
-class Likelihood(nn.Module, ABC):
-    """p(y | f): from utilities to labels."""
+class Likelihood(Part):
+    """p(y | f): from utilities to labels.
+
+    Attributes:
+        labels_independent: whether labels are independent given the utilities, so that `of_marginals` tells of each
+            by itself, and processes can share the labels out.
+        sums_over_labels: whether the expectation is a sum over labels, which a sample of them estimates.
+        has_classes: whether a row has exactly one label, its class.
+        has_counts: whether y holds counts, not only 0 and 1.
+        has_sequences: whether rows are the elements of sequences, whose lengths it needs.
+        needs_independent: whether the utilities have to be independent given the inputs: a function for each label.
+        has_locals: whether there are parameters for every instance.
+        is_concave: whether the expectation is concave in the means, as natural gradients with long steps want it.
+        takes_known_labels: whether labels of a row that are known already can be conditioned on (T 4.37).
+        link: of the mean function to utilities; None where there is no regression of the labels to add to them.
+        step_arrays: how many arrays of B x L numbers a step of training takes.
+    """
+
+    labels_independent: ClassVar[bool] = False
+    sums_over_labels: ClassVar[bool] = False
+    has_classes: ClassVar[bool] = False
+    has_counts: ClassVar[bool] = False
+    has_sequences: ClassVar[bool] = False
+    needs_independent: ClassVar[bool] = False
+    has_locals: ClassVar[bool] = False
+    is_concave: ClassVar[bool] = True
+    takes_known_labels: ClassVar[bool] = False
+    link: ClassVar[Link | None] = None
+    step_arrays: ClassVar[int] = 10
 
     @abstractmethod
-    def expected_log_prob(
-        self,
-        latents: Marginals,
-        mixing: Mixing,
-        y: SparseRows,
-        *,
-        label_weights: Float[Tensor, " K"] | None = None,
-        context: BatchContext | None = None,
-    ) -> Float[Tensor, ""]:
-        """sum_i E_q[log p(y_i | f_i)] over the batch, or a lower bound of it.
-
-        Args:
-            latents: marginals of the P latent functions at the B inputs.
-            mixing: how they become utilities.
-            y: the labels that are 1, B x K.
-            label_weights: weights of the labels in sums over labels, 1 for every label that some row has; None for 1
-                throughout. Weights of the others by which a sample of them stands for all make the sum an estimate.
-            context: the batch in training.
-        """
+    def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
+        """sum_i E_q[log p(y_i | f_i)] over the batch, or a lower bound of it."""
 
     @abstractmethod
-    def predict(self, latents: Marginals, mixing: Mixing) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
-        """Mean utilities, and the probabilities of the labels with the posterior integrated out."""
+    def predict(self, utilities: Utilities) -> Prediction:
+        """Mean utilities, and the expectation of the labels with the posterior integrated out."""
 
-    def restricted(self, labels: Int[Tensor, " L"]) -> Likelihood:
+    def of_marginals(self, mean: Float[Tensor, "B L"], variance: Float[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+        """E[y] of labels that are independent, from the marginals of their utilities alone."""
+        raise TypeError(f"labels of {type(self).__name__} are not independent")
+
+    def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
+        """E[y | f] of known utilities."""
+        return self.of_marginals(f, torch.zeros_like(f))
+
+    @property
+    def stores_rows(self) -> bool:
+        """Whether numbers are kept for every training row, beside what is learnt by gradients."""
+        return False
+
+    def n_utilities(self, n_labels: int) -> int:
+        """How many utilities K labels take."""
+        return n_labels
+
+    def start_bias(self, frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+        """Where biases start: what makes the expectation of the labels their frequencies; 0 by default."""
+        return np.zeros(self.n_utilities(len(frequencies)))
+
+    def select(self, labels: Int[Tensor, " L"]) -> Likelihood:
         """The likelihood of L of the labels; it shares its parameters with this one."""
         return self
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        return self.step_arrays * sizes.rows * sizes.labels
 
 
 class ClassLikelihood(Likelihood):
     """p(y = c | f) for one class c out of K: every row of y has exactly one entry, in the column of its class."""
+
+    has_classes = True
+    link = "log"
 
     def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
         """p(y = k | f) of known utilities; of the softmax and its bounds, softmax."""
         return f.softmax(-1)
 
     @abstractmethod
-    def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
+    def probabilities(self, utilities: Utilities) -> Float[Tensor, "B K"]:
         """p(y = k) with the posterior integrated out; rows add up to one."""
 
-    def predict(self, latents: Marginals, mixing: Mixing) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
-        return mixing.mean_utilities(latents), self.probabilities(latents, mixing)
+    def predict(self, utilities: Utilities) -> Prediction:
+        return Prediction(utilities.means(), self.probabilities(utilities))
+
+    def start_bias(self, frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+        return log_frequencies(frequencies, n_rows)
+
+
+def log_frequencies(frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    """Logarithms of frequencies, finite for classes of no row."""
+    return np.asarray(np.log(np.maximum(frequencies, 0.5 / n_rows)))
+
+
+def log_odds(frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+    """Log-odds of frequencies, finite for labels of no row and of all."""
+    frequencies = np.clip(frequencies, 0.5 / n_rows, 1 - 0.5 / n_rows)
+    return np.asarray(np.log(frequencies / (1 - frequencies)))

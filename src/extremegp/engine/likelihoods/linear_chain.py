@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import math
-from typing import Literal, get_args
+from collections.abc import Iterable, Iterator
+from typing import Literal, NamedTuple, get_args
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine import chain
+from extremegp.engine.batch import Batch
+from extremegp.engine.likelihoods.base import Likelihood, Prediction, log_frequencies
+from extremegp.engine.part import StepSizes
+from extremegp.engine.utilities import Utilities
 
 Transitions = Literal["gaussian", "point", "indexed", "none"]
 ChainObjective = Literal["exact", "pseudo-likelihood"]
@@ -17,7 +24,7 @@ TRANSITIONS: tuple[str, ...] = get_args(Transitions)
 CHAIN_OBJECTIVES: tuple[str, ...] = get_args(ChainObjective)
 
 
-class LinearChain(nn.Module):
+class LinearChain(Likelihood):
     """p(y | f) of whole sequences, exp(sum_t f_un[t, y_t] + f_bin[y_t-1, y_t]) / Z.
 
     Args:
@@ -29,6 +36,8 @@ class LinearChain(nn.Module):
             step in place of V^2.
         prior_variance: of every entry of f_bin at the start.
     """
+
+    has_classes = has_sequences = needs_independent = True
 
     def __init__(
         self,
@@ -48,14 +57,42 @@ class LinearChain(nn.Module):
         if transitions == "gaussian":
             self.log_ratio = nn.Parameter(torch.full((n_labels, n_labels), math.log(0.25)))
 
-    @property
-    def n_functions(self) -> int:
-        """How many functions of the inputs the likelihood takes."""
-        return self.n_labels * (1 + self.n_labels * (self.transitions == "indexed"))
+    def n_utilities(self, n_labels: int) -> int:
+        """One for each label and, where transitions are indexed, one for each pair of labels."""
+        return n_labels * (1 + n_labels * (self.transitions == "indexed"))
+
+    def start_bias(self, frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
+        """Logarithms of the frequencies about their mean, and 0 for pairs."""
+        bias, own = super().start_bias(frequencies, n_rows), log_frequencies(frequencies, n_rows)
+        bias[: self.n_labels] = own - own.mean()
+        return bias
+
+    def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
+        """sum_s E_q[log p(y_s | f)] over the sequences, estimated at draws of the functions: its mean is exact."""
+        assert batch.lengths is not None
+        # The draws of the latent functions come first; those of f_bin go on from there.
+        generator = torch.Generator(batch.x.device).manual_seed(batch.seed)
+        f = utilities.draws(batch.lengths, batch.n_draws, generator)
+        return self.log_prob(f, batch.y.columns, batch.lengths, generator).sum() / batch.n_draws
+
+    def predict(self, utilities: Utilities) -> Prediction:
+        """Of elements one by one there is nothing to say: see `draws_of`.
+
+        Raises:
+            TypeError: always.
+        """
+        raise TypeError("labels of a sequence depend on each other: predict them by sequences")
+
+    def draws_of(
+        self, f: Float[Tensor, "R B P"], sequences: slice, lengths: Int[Tensor, " S"], generator: torch.Generator
+    ) -> ChainDraws:
+        """The chains of S sequences at draws of the functions."""
+        unary, transitions = self.potentials(f, lengths, generator)
+        return ChainDraws(sequences, lengths, unary, transitions.detach())
 
     def potentials(
         self, f: Float[Tensor, "R B P"], lengths: Int[Tensor, " S"], generator: torch.Generator
-    ) -> tuple[Float[Tensor, "R S T V"], Float[Tensor, "R *ST V V"]]:
+    ) -> tuple[Float[Tensor, "R S T V"], Float[Tensor, "*RST V V"]]:
         """f_un and f_bin at draws of the functions, padded, with f_bin drawn as often."""
         v = self.n_labels
         unary = chain.pad(f[..., :v], lengths)
@@ -90,11 +127,56 @@ class LinearChain(nn.Module):
         score = chain.sequence_log_prob if self.objective == "exact" else chain.piecewise_pseudo_likelihood
         return score(unary, transitions, chain.pad(labels, lengths, dim=-1), lengths)
 
-    def kl(self) -> Float[Tensor, ""]:
+    def kl(self) -> Tensor | float:
         """KL of the posterior of f_bin from its prior; of a point, 1/2 sum f_bin^2 / prior variance."""
         if self.q_mean is None:
-            return torch.zeros(())
+            return 0.0
         energy = self.q_mean.square().sum() * (-self.log_prior_variance).exp()
         if self.transitions == "point":
             return 0.5 * energy
         return 0.5 * ((self.log_ratio.exp() - 1 - self.log_ratio).sum() + energy)
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        return 12 * sizes.draws * sizes.rows * self.n_utilities(self.n_labels)
+
+
+class ChainDraws(NamedTuple):
+    """Some of the sequences, at R draws of the posterior.
+
+    Attributes:
+        sequences: which they are.
+        lengths: of them.
+        unary: f_un, padded.
+        transitions: f_bin, one for all steps and perhaps for all draws, or for every step.
+    """
+
+    sequences: slice
+    lengths: Int[Tensor, " S"]
+    unary: Float[Tensor, "R S T V"]
+    transitions: Tensor
+
+    def marginals(self) -> Float[Tensor, "R B V"]:
+        """p(y_t) at every draw."""
+        return chain.unpad(chain.marginals(self.unary, self.transitions, self.lengths), self.lengths)
+
+    def log_prob(self, labels: Int[Tensor, "S T"]) -> Float[Tensor, " S"]:
+        """log p(y) of a labelling of each sequence, p averaged over the draws; padding may be anything."""
+        return next(self._log_probs([labels]))
+
+    def k_best(self, k: int) -> tuple[Int[Tensor, "S k T"], Float[Tensor, "S k"]]:
+        """The k best labellings at the mean scores, ordered by their log p averaged over the draws.
+
+        Where a sequence has fewer labellings, labels are -1 and log p is -inf.
+        """
+        shared = self.transitions.ndim == 2
+        transitions = self.transitions if shared else self.transitions.mean(0)
+        paths, _ = chain.k_best(self.unary.mean(0), transitions, self.lengths, k)
+        scores = torch.stack([*self._log_probs(paths.clamp(min=0).unbind(1))], dim=1)
+        scores = scores.masked_fill(paths[:, :, 0] < 0, -math.inf)
+        order = torch.sort(scores, dim=1, descending=True, stable=True).indices
+        return paths.gather(1, order.unsqueeze(-1).expand_as(paths)), scores.gather(1, order)
+
+    def _log_probs(self, labellings: Iterable[Int[Tensor, "S T"]]) -> Iterator[Float[Tensor, " S"]]:
+        for each in chain.sequence_log_probs(self.unary, self.transitions, labellings, self.lengths):
+            # Rounding may leave a little more than certainty.
+            yield (each.double().logsumexp(0) - math.log(len(each))).clamp(max=0.0)

@@ -8,13 +8,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.logistic import expected_softplus
 from extremegp.engine.integrals.probit import expected_log_ndtr
 from extremegp.engine.integrals.races import max_probabilities, probit_probabilities, softmax_probabilities
-from extremegp.engine.latents.base import Marginals
-from extremegp.engine.likelihoods.base import BatchContext, ClassLikelihood
-from extremegp.engine.mixing import Mixing
-from extremegp.engine.sparse import SparseRows
+from extremegp.engine.likelihoods.base import ClassLikelihood
+from extremegp.engine.utilities import Utilities
 
 
 def sum_over_others(
@@ -28,17 +27,12 @@ def sum_over_others(
 class _Pairwise(ClassLikelihood):
     """log p(y = c | f) = sum_{l != c} log g(f_c - f_l) for a distribution function g."""
 
-    def expected_log_prob(
-        self,
-        latents: Marginals,
-        mixing: Mixing,
-        y: SparseRows,
-        *,
-        label_weights: Float[Tensor, " K"] | None = None,
-        context: BatchContext | None = None,
-    ) -> Float[Tensor, ""]:
-        mean, variance, _ = mixing.differences(latents, y.columns)
-        return sum_over_others(self._pairwise(mean, variance), y.columns, label_weights).sum()
+    sums_over_labels = True
+
+    def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
+        classes = batch.y.columns
+        mean, variance = utilities.differences(classes)
+        return sum_over_others(self._pairwise(mean, variance), classes, batch.label_weights).sum()
 
     @abstractmethod
     def _pairwise(self, mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
@@ -54,9 +48,9 @@ class OneVsEach(_Pairwise):
     def _pairwise(self, mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         return -expected_softplus(-mean, variance)
 
-    def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
+    def probabilities(self, utilities: Utilities) -> Float[Tensor, "B K"]:
         """Those of the softmax that is bounded (T 3.37)."""
-        return softmax_probabilities(latents, mixing)
+        return softmax_probabilities(utilities)
 
 
 class ProbitOneVsEach(_Pairwise):
@@ -66,6 +60,8 @@ class ProbitOneVsEach(_Pairwise):
     probability Phi(f_c - f_l), and the events of all pairs, which share e_c, are positively correlated.
     """
 
+    step_arrays = 8
+
     def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
         """The multinomial probit, as `probabilities` without the uncertainty about f."""
         flat = f.flatten(0, -2)
@@ -74,6 +70,6 @@ class ProbitOneVsEach(_Pairwise):
     def _pairwise(self, mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         return expected_log_ndtr(mean, variance)
 
-    def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
+    def probabilities(self, utilities: Utilities) -> Float[Tensor, "B K"]:
         """Those of the multinomial probit."""
-        return max_probabilities(latents, mixing, noise_variance=0.5)
+        return max_probabilities(utilities, noise_variance=0.5)

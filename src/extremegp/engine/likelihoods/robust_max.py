@@ -21,12 +21,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.probit import log_ndtr_derivatives
 from extremegp.engine.integrals.races import max_probabilities
-from extremegp.engine.latents.base import Marginals
-from extremegp.engine.likelihoods.base import BatchContext, ClassLikelihood
-from extremegp.engine.mixing import IdentityMixing, Mixing
-from extremegp.engine.sparse import SparseRows
+from extremegp.engine.likelihoods.base import ClassLikelihood
+from extremegp.engine.utilities import Utilities
 
 _FALL = 18.0  # in L, beyond which nothing counts
 _FIRST_NODES = 12  # on either side of the mode
@@ -50,29 +49,31 @@ class RobustMax(ClassLikelihood):
         epsilon: share of errors, in (0, 1).
     """
 
+    needs_independent = True
+    is_concave = False
+    step_arrays = 8
+
     def __init__(self, epsilon: float = 1e-3) -> None:
         super().__init__()
         self.epsilon = epsilon
 
-    def expected_log_prob(
-        self,
-        latents: Marginals,
-        mixing: Mixing,
-        y: SparseRows,
-        *,
-        label_weights: Float[Tensor, " K"] | None = None,
-        context: BatchContext | None = None,
-    ) -> Float[Tensor, ""]:
+    def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
         """Exact up to quadrature (T 3.40), the sum over the batch.
 
         Raises:
             ValueError: if utilities are mixed of shared latent functions, or there are weights: this is no sum over
                 classes.
         """
-        if label_weights is not None:
+        if batch.label_weights is not None:
             raise ValueError("the robust maximum is no sum over classes: it cannot be estimated from a sample of them")
-        chance = log_highest_probability(*self._independent(latents, mixing), y.columns).exp()
-        right, wrong = math.log1p(-self.epsilon), math.log(self.epsilon / max(mixing.n_labels - 1, 1))
+        if not utilities.independent:
+            raise ValueError(
+                "the robust maximum needs independent utilities, and those mixed of shared latent functions are not: "
+                "use one latent function for each class"
+            )
+        mean, variance = utilities.marginals()
+        chance = log_highest_probability(mean, variance, batch.y.columns).exp()
+        right, wrong = math.log1p(-self.epsilon), math.log(self.epsilon / max(utilities.n_utilities - 1, 1))
         return (right * chance + wrong * (1.0 - chance)).sum()
 
     def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
@@ -80,20 +81,10 @@ class RobustMax(ClassLikelihood):
         others = torch.full_like(f, self.epsilon / max(f.shape[-1] - 1, 1))
         return others.scatter(-1, f.argmax(-1, keepdim=True), 1.0 - self.epsilon)
 
-    def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
+    def probabilities(self, utilities: Utilities) -> Float[Tensor, "B K"]:
         """(1 - epsilon) P(k is highest) + epsilon / (K - 1) (1 - P(k is highest)) (T 3.41)."""
-        chance = max_probabilities(latents, mixing, noise_variance=0.0)
-        return (1.0 - self.epsilon) * chance + self.epsilon / max(mixing.n_labels - 1, 1) * (1.0 - chance)
-
-    @staticmethod
-    def _independent(latents: Marginals, mixing: Mixing) -> tuple[Float[Tensor, "B K"], Float[Tensor, "B K"]]:
-        if not isinstance(mixing, IdentityMixing):
-            raise ValueError(
-                "the robust maximum needs independent utilities, and those mixed of shared latent functions are not: "
-                "use one latent function for each class"
-            )
-        mean, variance, _ = mixing.utilities(latents)
-        return mean, variance
+        chance = max_probabilities(utilities, noise_variance=0.0)
+        return (1.0 - self.epsilon) * chance + self.epsilon / max(utilities.n_utilities - 1, 1) * (1.0 - chance)
 
 
 def log_highest_probability(
@@ -205,9 +196,7 @@ class _Integrand:
         )
 
 
-def _equal_shares(
-    x: Float[Tensor, "R n"], log_height: Float[Tensor, "R n"], n_cells: int
-) -> Float[Tensor, "R n_cells+1"]:
+def _equal_shares(x: Float[Tensor, "R n"], log_height: Float[Tensor, "R n"], n_cells: int) -> Float[Tensor, "R ends"]:
     """Ends of cells with equal shares of what makes a curve through these points hard to integrate."""
     height = log_height.clamp(max=0.5).exp()
     dx = x.diff(dim=1)

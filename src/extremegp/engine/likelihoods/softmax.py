@@ -1,4 +1,4 @@
-"""The softmax likelihood itself, its expectation estimated from samples: what the bounds are measured against."""
+"""The softmax likelihood: its expectation exact for independent utilities, or estimated from samples."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from extremegp.engine.batch import Batch
+from extremegp.engine.integrals.log_sum_exp import expected_log_sum_exp
 from extremegp.engine.integrals.races import softmax_probabilities
-from extremegp.engine.latents.base import Marginals
-from extremegp.engine.likelihoods.base import BatchContext, ClassLikelihood
-from extremegp.engine.mixing import Mixing
-from extremegp.engine.sparse import SparseRows
+from extremegp.engine.likelihoods.base import ClassLikelihood
+from extremegp.engine.utilities import Utilities
 
 
 class SoftmaxMonteCarlo(ClassLikelihood):
@@ -22,35 +22,50 @@ class SoftmaxMonteCarlo(ClassLikelihood):
         n_samples: draws for every instance, an even number; memory is O(n_samples B K).
     """
 
+    step_arrays = 30
+
     def __init__(self, n_samples: int = 8) -> None:
         super().__init__()
         if n_samples < 2 or n_samples % 2:
             raise ValueError(f"samples come in antithetic pairs: n_samples must be even and positive, not {n_samples}")
         self.n_samples = n_samples
 
-    def expected_log_prob(
-        self,
-        latents: Marginals,
-        mixing: Mixing,
-        y: SparseRows,
-        *,
-        label_weights: Float[Tensor, " K"] | None = None,
-        context: BatchContext | None = None,
-    ) -> Float[Tensor, ""]:
-        """The estimate, summed over the batch; the seed of the context decides the draws, 0 without one.
+    def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
+        """The estimate, summed over the batch; the seed of the batch decides the draws.
 
         Raises:
             ValueError: if there are weights: the log of a sum over classes is no sum over classes.
         """
-        if label_weights is not None:
+        if batch.label_weights is not None:
             raise ValueError("log softmax is no sum over classes: it cannot be estimated from a sample of them")
-        mean = latents.mean
-        generator = torch.Generator(mean.device).manual_seed(0 if context is None else context.seed)
+        mean = utilities.latents.mean
+        generator = torch.Generator(mean.device).manual_seed(batch.seed)
         half = torch.randn(self.n_samples // 2, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
-        f = mixing.sample(latents, torch.cat([half, -half]))
-        own = f.gather(2, y.columns.view(1, -1, 1).expand(len(f), -1, 1)).squeeze(2)
+        f = utilities.sample(torch.cat([half, -half]))
+        own = f.gather(2, batch.y.columns.view(1, -1, 1).expand(len(f), -1, 1)).squeeze(2)
         return (own - torch.logsumexp(f, 2)).sum() / self.n_samples
 
-    def probabilities(self, latents: Marginals, mixing: Mixing) -> Float[Tensor, "B K"]:
+    def probabilities(self, utilities: Utilities) -> Float[Tensor, "B K"]:
         """E softmax(f)."""
-        return softmax_probabilities(latents, mixing)
+        return softmax_probabilities(utilities)
+
+
+class Softmax(SoftmaxMonteCarlo):
+    """p(y = c | f) = e^{f_c} / sum_k e^{f_k}, with E log p exact for independent utilities.
+
+    Utilities that are mixed of shared latent functions are not independent: their E log p is estimated from samples.
+
+    Args:
+        n_samples: draws for every instance in that case, an even number.
+    """
+
+    def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
+        """sum_i E f_ic - E log sum_k e^{f_ik}, or an estimate of it with draws that the batch's seed decides.
+
+        Raises:
+            ValueError: if there are weights: the log of a sum over classes is no sum over classes.
+        """
+        if batch.label_weights is not None or not utilities.independent:
+            return super().expected_log_prob(utilities, batch)
+        mean, variance = utilities.marginals()
+        return (mean.gather(1, batch.y.columns.unsqueeze(1)).squeeze(1) - expected_log_sum_exp(mean, variance)).sum()

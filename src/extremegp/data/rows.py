@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data.validation import FloatCSR, csr_of, is_mapped, row_blocks
+from extremegp.engine.matrices import FloatCSR, csr_of, is_mapped, row_blocks
 from extremegp.errors import DataError
 from extremegp.storage.streams import write_all
 

@@ -1,0 +1,129 @@
+"""CSR matrices of features and of labels, in memory or mapped from files: their forms, and blocks of their rows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+FloatCSR: TypeAlias = "csr_matrix[np.float32]"
+"""A float32 CSR matrix with sorted, unique column indices in every row."""
+
+FloatMatrix: TypeAlias = "csr_matrix[np.float32] | NDArray[np.float32]"
+
+# Stored entries of the blocks in which whole data are worked on.
+_BLOCK_ENTRIES = 1 << 22
+
+
+def is_mapped(X: Any) -> bool:
+    """Whether X is a float32 CSR matrix whose entries are mapped from files, so that it may be larger than memory."""
+    if not isinstance(X, csr_matrix) or X.dtype != np.float32:
+        return False
+    base: Any = X.data
+    while isinstance(base, np.ndarray):
+        if isinstance(base, np.memmap):
+            return True
+        base = base.base
+    return False
+
+
+def csr_of(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]) -> FloatCSR:
+    """A CSR matrix over arrays that are known to be sound and of one index type: nothing is copied or looked at."""
+    of_shape: Any = csr_matrix
+    matrix: FloatCSR = of_shape(shape, dtype=np.float32)
+    matrix.data, matrix.indices, matrix.indptr = data, indices, indptr
+    matrix.has_canonical_format = True
+    return matrix
+
+
+def row_blocks(indptr: NDArray[Any], n_entries: int | None = None) -> Iterator[slice]:
+    """Consecutive rows of a CSR matrix with about `n_entries` stored entries each, in which whole data are worked on.
+
+    Args:
+        indptr: N + 1 row starts.
+        n_entries: by default 4 million.
+    """
+    n_entries = n_entries or _BLOCK_ENTRIES
+    start, n_rows, n_stored = 0, len(indptr) - 1, int(indptr[-1])
+    while start < n_rows:
+        # Of the array's own type, for a number of another would make searchsorted convert the whole array.
+        limit = indptr.dtype.type(min(int(indptr[start]) + n_entries, n_stored))
+        stop = int(np.searchsorted(indptr, limit, side="right")) - 1
+        stop = min(max(stop, start + 1), start + n_entries, n_rows)
+        yield slice(start, stop)
+        start = stop
+
+
+def column_counts(X: FloatCSR) -> NDArray[np.int64]:
+    """How many entries of every column are stored and not zero, D."""
+    counts = np.zeros(X.shape[1], dtype=np.int64)
+    for rows in row_blocks(X.indptr):
+        entries = slice(int(X.indptr[rows.start]), int(X.indptr[rows.stop]))
+        columns = X.indices[entries][X.data[entries] != 0]
+        if len(columns) * 8 >= X.shape[1]:
+            counts += np.bincount(columns, minlength=X.shape[1])
+        else:
+            np.add.at(counts, columns, 1)
+    return counts
+
+
+def column_sums(X: FloatCSR) -> NDArray[np.float64]:
+    """The sum of every column, D."""
+    sums = np.zeros(X.shape[1])
+    for rows in row_blocks(X.indptr):
+        entries = slice(int(X.indptr[rows.start]), int(X.indptr[rows.stop]))
+        sums += np.bincount(X.indices[entries], weights=X.data[entries], minlength=X.shape[1])
+    return sums
+
+
+def increasing(row_ends: NDArray[Any], indices: NDArray[Any]) -> bool:
+    """Whether the indices of every row increase; `row_ends` counts from the first of the indices."""
+    steps = np.diff(indices, prepend=-1) > 0
+    row_starts = row_ends[:-1]
+    steps[row_starts[row_starts < len(steps)]] = True
+    return bool(steps.all())
+
+
+class Fault(NamedTuple):
+    """What is wrong with a CSR matrix: row starts, the columns of rows (after a row), or the value of an entry."""
+
+    where: Literal["indptr", "range", "order", "value"]
+    at: int = 0
+
+
+def first_fault(X: FloatCSR, *, zeros: bool = True, ones: bool = False) -> Fault | None:
+    """The first fault of a CSR matrix, by one pass over its arrays in blocks.
+
+    Args:
+        X: N x D; nothing is known of its arrays but that they have N + 1 row starts.
+        zeros: whether stored zeros are sound.
+        ones: whether only ones are.
+    """
+    indptr, n_stored = X.indptr, len(X.indices)
+    if len(X.data) != n_stored or indptr[0] != 0 or indptr[-1] != n_stored:
+        return Fault("indptr")
+    for start in range(0, len(indptr) - 1, _BLOCK_ENTRIES):
+        if (np.diff(indptr[start : start + _BLOCK_ENTRIES + 1]) < 0).any():
+            return Fault("indptr", start)
+    for rows in row_blocks(indptr):
+        first = int(indptr[rows.start])
+        entries = slice(first, int(indptr[rows.stop]))
+        columns, values = X.indices[entries], X.data[entries]
+        if columns.size and not 0 <= columns.min() <= columns.max() < X.shape[1]:
+            return Fault("range", first + int(np.argmin((columns >= 0) & (columns < X.shape[1]))))
+        if not increasing(indptr[rows.start + 1 : rows.stop + 1] - first, columns):
+            return Fault("order", rows.start)
+        sound = values == 1 if ones else np.isfinite(values)
+        if not zeros:
+            sound &= values != 0
+        if not sound.all():
+            return Fault("value", first + int(np.argmin(sound)))
+    return None
+
+
+def entry_position(matrix: csr_matrix[Any], entry: int) -> tuple[int, int]:
+    """Row and column of the stored entry number `entry` of a CSR matrix."""
+    return int(np.searchsorted(matrix.indptr, entry, side="right")) - 1, int(matrix.indices[entry])

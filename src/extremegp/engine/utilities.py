@@ -1,0 +1,114 @@
+"""The utilities of a batch as a likelihood sees them, worked out as far as it asks: marginals, sums, or joint draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cached_property
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from extremegp.engine.latents.base import ConditionedLatents, Marginals
+from extremegp.engine.mixing import Mixing, Moments
+from extremegp.engine.sparse import Inputs, SparseRows
+
+
+class Utilities:
+    """The K utilities f_i = mixing(h(x_i)) + mean(x_i) of B inputs under the posterior of the latent functions.
+
+    Args:
+        mixing: from latent functions to utilities.
+        latents: marginals of the latent functions at the inputs, or what gives them when they are asked for.
+        offset: what a mean function adds, B x K; None for none.
+        draw: joint draws of the latent functions at the inputs of sequences: of lengths, a number of draws R and a
+            generator, R x B x P.
+    """
+
+    def __init__(
+        self,
+        mixing: Mixing,
+        latents: Marginals | Callable[[], Marginals],
+        offset: Float[Tensor, "B K"] | None = None,
+        draw: Callable[[Int[Tensor, " S"], int, torch.Generator], Float[Tensor, "R B P"]] | None = None,
+    ) -> None:
+        self.mixing, self.offset, self._latents, self._draw = mixing, offset, latents, draw
+
+    @classmethod
+    def at(
+        cls, mixing: Mixing, conditioned: ConditionedLatents, x: Inputs, offset: Float[Tensor, "B K"] | None
+    ) -> Utilities:
+        """Those of inputs."""
+        return cls(
+            mixing,
+            lambda: conditioned.marginals(x),
+            offset,
+            lambda lengths, n_draws, generator: conditioned.draws(x, lengths, n_draws, generator),
+        )
+
+    @cached_property
+    def latents(self) -> Marginals:
+        """Marginals of the latent functions, B x P."""
+        return self._latents() if callable(self._latents) else self._latents
+
+    @property
+    def independent(self) -> bool:
+        """Whether the utilities of an input are independent of each other."""
+        return self.mixing.independent
+
+    @property
+    def n_utilities(self) -> int:
+        """K."""
+        return self.mixing.n_utilities
+
+    def marginals(self, labels: slice = slice(None)) -> Marginals:
+        """Means and variances of some utilities, B x |labels| each."""
+        mean, variance = self.mixing.marginals(self.latents, labels)
+        return Marginals(mean if self.offset is None else mean + self.offset[:, labels], variance)
+
+    def means(self, labels: slice = slice(None)) -> Float[Tensor, "B L"]:
+        """Means alone, where variances are not needed."""
+        mean = self.mixing.means(self.latents, labels)
+        return mean if self.offset is None else mean + self.offset[:, labels]
+
+    def of_labels(self, labels: Int[Tensor, "B C"]) -> Marginals:
+        """Means and variances of the utilities of C labels of each row, which may differ from row to row."""
+        mean, variance = self.mixing.of_labels(self.latents, labels)
+        return Marginals(mean if self.offset is None else mean + self.offset.gather(1, labels), variance)
+
+    def differences(self, classes: Int[Tensor, " B"]) -> Marginals:
+        """Means and variances of f_c - f_l, B x K, for the class c of each row; zero at l = c."""
+        own = classes.unsqueeze(1)
+        mean, variance = self.marginals()
+        total = variance.gather(1, own) + variance
+        covariance = self.mixing.covariances(self.latents, classes)
+        if covariance is not None:
+            # Rounding may leave less than nothing where utilities nearly coincide.
+            total = (total - 2 * covariance).clamp(min=0.0)
+        return Marginals(mean.gather(1, own) - mean, total.scatter(1, own, 0.0))
+
+    def weighted_mean_sum(self, y: SparseRows) -> Float[Tensor, ""]:
+        """sum_ik y_ik E[f_ik] over the stored entries of y, B x K, without forming any other utility."""
+        total = self.mixing.weighted_mean_sum(self.latents, y)
+        return total if self.offset is None else total + y.values @ self.offset[y.rows, y.columns]
+
+    def expectation_sum(self, moments: Moments, weights: Float[Tensor, " K"] | None = None) -> Float[Tensor, ""]:
+        """sum_ik w_k E g(f_ik) of a function g with known Gaussian expectations, in chunks of the labels where it can.
+
+        Args:
+            moments: of means and variances of the utilities of a range of labels, B x L, and that range: E g(f), and
+                its derivatives by mean and variance. It may overwrite the means.
+            weights: w; 1 throughout by default.
+        """
+        return self.mixing.expectation_sum(self.latents, self.offset, moments, weights)
+
+    def sample(self, noise: Float[Tensor, "S B P"]) -> Float[Tensor, "S B K"]:
+        """Utilities at draws of the latent functions, made of standard normal noise."""
+        f = self.mixing.sample(self.latents, noise)
+        return f if self.offset is None else f + self.offset
+
+    def draws(self, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator) -> Float[Tensor, "R B K"]:
+        """Draws of the utilities, joint for the inputs of each sequence."""
+        assert self._draw is not None
+        f = self.mixing.at(self._draw(lengths, n_draws, generator))
+        return f if self.offset is None else f + self.offset

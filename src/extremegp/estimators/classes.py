@@ -1,0 +1,44 @@
+"""What estimators of one class per row, or per token, share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extremegp.data import ClassSpace
+from extremegp.errors import ModelFormatError
+from extremegp.estimators.base import GPEstimator
+
+
+class Uncertainty(NamedTuple):
+    """How uncertain the class of every row is, in nats, and why; by draws of the functions.
+
+    Attributes:
+        total: entropy of the class probabilities, N.
+        aleatoric: what would be left if the functions were known: mean entropy under draws of them, N.
+        epistemic: what more data would take away: mutual information of class and functions, total - aleatoric, N.
+    """
+
+    total: NDArray[np.float32]
+    aleatoric: NDArray[np.float32]
+    epistemic: NDArray[np.float32]
+
+
+class ClassEstimator(GPEstimator):
+    """A scikit-learn estimator that chooses one of K classes, in the type that `fit` was given."""
+
+    label_space_: ClassSpace
+    _target_kinds = ("int", "str", "bool", "float")
+
+    @classmethod
+    def _space_from(cls, labels: Any, n_labels: int, folder: str | Path) -> ClassSpace:
+        try:
+            space = ClassSpace.from_config(labels)
+        except ModelFormatError as error:
+            raise ModelFormatError(f"{folder}: {error}") from error
+        if len(space) != n_labels:
+            raise ModelFormatError(f"{folder}: there are not {n_labels} classes")
+        return space

@@ -1,0 +1,192 @@
+"""What estimators of many labels per row share: their targets, rankings and scores."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal, NamedTuple
+
+import numpy as np
+import scipy.sparse
+from numpy.typing import NDArray
+from sklearn.base import ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+
+from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
+from extremegp.errors import DataError
+from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.fitting import check_lengths, named_columns
+from extremegp.label_tree import LabelTreePredictor
+from extremegp.metrics import TopK
+from extremegp.metrics.ranking import judge
+from extremegp.prediction.predictor import Predictor, Ranked, RankedBy, stack
+from extremegp.settings.domains import choice, number
+
+
+class TrainingRows(NamedTuple):
+    """Rows to train on.
+
+    Attributes:
+        features: the features step, fitted.
+        x: inputs, N x D.
+        y: labels that are 1, N x K.
+        names: of the labels, where the targets are lists of them.
+        space: these, or the names of the columns; None if labels have none.
+        target_kind: the form of the targets, which predictions take.
+    """
+
+    features: Features
+    x: FloatMatrix
+    y: FloatCSR
+    names: LabelSpace | None
+    space: LabelSpace | None
+    target_kind: str
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class MultiLabelEstimator(ClassifierMixin, GPEstimator):
+    """A classifier of rows with any number of labels.
+
+    Args:
+        features: what is done to X first, in training and prediction alike: "unit" scales rows to unit norm, "tfidf"
+            weighs counts, "raw" leaves X alone, "text" takes a list of strings.
+
+    Attributes:
+        cannot_take: arguments of predictions that other estimators of this kind take and this one does not, "given" or
+            "approximate", with the reason.
+    """
+
+    features: Literal["unit", "tfidf", "raw", "text"] = "unit"
+    features_: Features = field(init=False)
+    label_space_: LabelSpace | None = field(init=False)
+    cannot_take: ClassVar[Mapping[str, str]] = {}
+    _target_kinds = ("lists", "sparse", "dense")
+
+    @property
+    def _has_counts(self) -> bool:
+        """Whether the targets are counts."""
+        return False
+
+    @abstractmethod
+    def predictor(self) -> Predictor | LabelTreePredictor:
+        """What predicts, a block of rows at a time."""
+
+    def predict_topk(
+        self, X: Any, k: int = 5, *, by: RankedBy = "probability", output: str = "arrays"
+    ) -> TopK | FloatCSR:
+        """The k best labels of every row, without ever holding N x K.
+
+        Args:
+            X: as in `fit`.
+            k: how many labels.
+            by: "utility" ranks by the mean utility, as in the papers; "probability" by p(y = 1).
+            output: "arrays" for a `TopK` (labels and scores, N x k, best first), "csr" for a sparse N x K of scores.
+
+        Returns:
+            The labels (column indices) and the scores they are ranked by, padded where fewer than k are found.
+
+        Raises:
+            SettingsError: an argument is outside its domain.
+            DataError: X cannot be used.
+        """
+        k, by = checked_ranking(k, by, output)
+        x, predictor = self._transform(X), self.predictor()
+        return self._gathered(predictor.top(x, k, by), output)
+
+    def predict_proba(self, X: Any) -> NDArray[np.float32]:
+        """p(y_ik = 1), N x K and dense: for many rows and labels prefer `predict_topk`."""
+        x, predictor = self._transform(X), self.predictor()
+        return stack(predictor.probabilities(x), x.shape[0], self.settings_.n_labels)
+
+    def decision_function(self, X: Any) -> NDArray[np.float32]:
+        """Mean utilities E f_ik, N x K and dense."""
+        x, predictor = self._transform(X), self.predictor()
+        return stack(predictor.mean_utilities(x), x.shape[0], self.settings_.n_labels)
+
+    def predict(self, X: Any) -> Any:
+        """The labels with p(y = 1) of at least one half.
+
+        Returns:
+            In the form that `fit` was given: N lists of label names, or an N x K indicator, sparse or dense (int64).
+        """
+        indicator = scipy.sparse.vstack([*self._likely(self._transform(X))], format="csr")
+        if self.label_space_ is not None and self.target_kind_ == "lists":
+            return self.label_space_.decode(indicator)
+        return indicator.toarray() if self.target_kind_ == "dense" else indicator
+
+    def score(self, X: Any, Y: Any, sample_weight: Any = None) -> float:
+        """Precision at 1: the share of rows whose best-ranked label is one of theirs.
+
+        Args:
+            X: as in `fit`.
+            Y: labels, as in `fit`; label names never seen in training count as labels that cannot be predicted.
+            sample_weight: weights of the N rows.
+        """
+        y = self.encode_labels(Y)
+        x, predictor = self._transform(X), self.predictor()
+        best = TopK.concatenate([best for _, best, _ in predictor.top(x, 1)])
+        check_lengths(best.labels, y)
+        return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
+
+    def encode_labels(self, Y: Any) -> FloatCSR:
+        """Labels of new rows as an N x K indicator over the training labels.
+
+        Raises:
+            DataError: Y has another number of columns than there are labels.
+        """
+        check_is_fitted(self, "model_")
+        if self.label_space_ is not None and isinstance(Y, (list, tuple)):
+            return self.label_space_.encode(Y, unknown="ignore")
+        y, space = encode_targets(Y, counts=self._has_counts)
+        # Of counts, a label is present where there is any.
+        y = y.sign() if self._has_counts else y
+        if space is not None:
+            raise DataError("Y holds label names, but the model was trained on an indicator without names")
+        if y.shape[1] != self.settings_.n_labels:
+            raise DataError(f"Y has {y.shape[1]} labels, but the model was trained with {self.settings_.n_labels}")
+        return y
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.sparse = True
+        tags.input_tags.string = self.features == "text"
+        tags.target_tags.multi_output = True
+        tags.target_tags.single_output = False
+        tags.classifier_tags.multi_class = False
+        tags.classifier_tags.multi_label = True
+        return tags
+
+    def _training_rows(self, X: Any, Y: Any, label_names: Sequence[str | int] | None) -> TrainingRows:
+        """What `fit` is given, encoded.
+
+        Raises:
+            DataError: X, Y or the names cannot be used, or do not fit each other.
+        """
+        features = make_features(self.features).fit(X)
+        x: FloatMatrix = features.transform(X)
+        y, names = encode_targets(Y, counts=self._has_counts)
+        check_lengths(x, y)
+        space = names if label_names is None else named_columns(label_names, y, names)
+        kind = "lists" if names is not None else "sparse" if scipy.sparse.issparse(Y) else "dense"
+        return TrainingRows(features, x, y, names, space, kind)
+
+    def _likely(self, x: FloatMatrix) -> Iterator[scipy.sparse.csr_matrix]:
+        """1 where a label has p(y = 1) of at least one half, a block of rows at a time."""
+        for _, probabilities in self.predictor().probabilities(x):
+            yield scipy.sparse.csr_matrix(probabilities >= 0.5, dtype=np.int64)
+
+    def _gathered(self, ranked: Iterable[Ranked], output: str) -> TopK | FloatCSR:
+        """The best labels of all rows in the form that `predict_topk` was asked for."""
+        best = TopK.concatenate([best for _, best, _ in ranked])
+        return best.to_csr(self.settings_.n_labels) if output == "csr" else best
+
+
+def checked_ranking(k: Any, by: Any, output: Any) -> tuple[int, RankedBy]:
+    """The arguments of `predict_topk`, checked before any work.
+
+    Raises:
+        SettingsError: one is outside its domain.
+    """
+    choice("output", output, ("arrays", "csr"))
+    return number("k", k, low=1, integer=True), choice("by", by, ("utility", "probability"))

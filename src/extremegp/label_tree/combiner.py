@@ -1,0 +1,76 @@
+"""Learning what the evidence of trees and neighbours is worth, on rows whose labels the trees have not seen."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+
+from extremegp.engine.part import TrainingData
+from extremegp.label_tree.model import LabelTreeModel, row_blocks
+from extremegp.settings.training import TrainingSettings
+from extremegp.training.distributed import World
+from extremegp.training.loop import train
+from extremegp.training.progress import NoReporter
+
+_MOST_PAIRS = 400_000
+_BATCH_SIZE, _STEPS = 4000, 300
+
+
+def train_combiner(
+    model: LabelTreeModel,
+    x: scipy.sparse.csr_matrix,
+    y: scipy.sparse.csr_matrix,
+    held_out: NDArray[np.int64],
+    *,
+    seed: int,
+) -> list[dict[str, float]]:
+    """Learn the Gaussian process of the evidence, and the probability of labels that are no candidates.
+
+    Args:
+        model: with its trees and rows in place; the rest of it changes.
+        x: inputs of the training rows, N x D.
+        y: their labels that are 1, N x K.
+        held_out: the rows to learn from.
+        seed: decides everything.
+
+    Returns:
+        A record per epoch.
+
+    Raises:
+        TrainingInterrupted: on Ctrl-C.
+    """
+    values, targets, n_missed, n_others = [], [], 0, 0
+    for block in row_blocks(len(held_out)):
+        rows = held_out[block]
+        evidence, truth = model.evidence(x[rows], own=rows), y[rows]
+        present = np.asarray(truth[evidence.rows, evidence.labels]).ravel() > 0
+        values.append(evidence.values)
+        targets.append(present)
+        n_missed += truth.nnz - int(present.sum())
+        n_others += truth.shape[0] * truth.shape[1] - len(present)
+    e, present = np.concatenate(values), np.concatenate(targets)
+    # And half a miss among as many labels as have half a label on average, so that none is impossible.
+    entries = y.shape[0] * y.shape[1] / y.nnz
+    model.background.fill_((n_missed + 0.5) / (n_others + max(1.0, 0.5 * entries)))
+    rng = np.random.default_rng([seed, 4])
+    n_pairs = len(e)
+    if n_pairs > _MOST_PAIRS:
+        chosen = np.sort(rng.choice(len(e), _MOST_PAIRS, replace=False))
+        e, present = e[chosen], present[chosen]
+    spread = e.std(axis=0)
+    model.centre.copy_(torch.from_numpy(e.mean(axis=0)))
+    model.scale.copy_(torch.from_numpy(np.where(spread > 1e-6, spread, 1).astype(np.float32)))
+    inputs = ((e - model.centre.numpy()) / model.scale.numpy()).astype(np.float32)
+    labels = scipy.sparse.csr_matrix(present[:, None], dtype=np.float32)
+    batch = min(_BATCH_SIZE, len(e))
+    epochs = max(2, math.ceil(_STEPS * batch / len(e)))
+    settings = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.02, seed=seed)
+    model.combiner.start(TrainingData(inputs, labels, rng))
+    model.combiner.requires_grad_(True)
+    history = train(model.combiner, inputs, labels, settings, reporter=NoReporter(), world=World())
+    model.requires_grad_(False)
+    return [record | {"elbo": record["elbo"] * n_pairs / len(e)} for record in history]
