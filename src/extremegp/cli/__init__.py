@@ -5,6 +5,7 @@ Commands import what computes only when they run, so that `--help` answers at on
 
 from __future__ import annotations
 
+import sys
 from typing import Annotated
 
 import typer
@@ -29,7 +30,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _command in (demo, train, predict, evaluate, convert, info, presets):
-    app.command()(_command)
+    # The text at the top of a command's file is what its --help says.
+    app.command(help=sys.modules[_command.__module__].__doc__)(_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -1,17 +1,25 @@
-"""`extremegp demo`: from data to a model and its metrics in less than a minute."""
+"""Train on real data that come with the library, and show how good the result is.
+
+The data are descriptions of Debian packages (6616 to train on, 1910 to test),
+each with some of 423 tags such as "role::program". The model stands beside a
+baseline that gives every package the most frequent tags. Takes less than a
+minute on two cores; nothing is downloaded.
+
+\b
+Example:
+  extremegp demo --save model
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
-import typer
-
-from extremegp.cli.common import JsonOption, QuietOption, Report
-from extremegp.cli.evaluate import measure, shown
+from extremegp.cli import options
+from extremegp.cli.console import Report
+from extremegp.cli.tasks.labels import measure, shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -28,29 +36,13 @@ _BLOCK_ROWS = 1000
 
 
 def demo(
-    seed: Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Equal seeds give equal models.")] = 0,
-    save: Annotated[
-        Path | None, typer.Option("--save", metavar="FOLDER", help="Keep the model there, for `predict` and `info`.")
-    ] = None,
-    json: JsonOption = None,
-    quiet: QuietOption = False,
+    seed: options.Seed = 0, save: options.Save = None, json: options.Json = None, quiet: options.Quiet = False
 ) -> None:
-    """Train on real data that come with the library, and show how good the result is.
-
-    The data are descriptions of Debian packages (6616 to train on, 1910 to test),
-    each with some of 423 tags such as "role::program". The model stands beside a
-    baseline that gives every package the most frequent tags. Takes less than a
-    minute on two cores; nothing is downloaded.
-
-    \b
-    Example:
-      extremegp demo --save model
-    """
+    """Train, evaluate, and compare."""
     report = Report(json, quiet)
     from extremegp.datasets import load_debtags
     from extremegp.estimators import MultiLabelGPClassifier
     from extremegp.metrics import propensities
-    from extremegp.prediction.predictor import Predictor
     from extremegp.storage.models import check_writable
 
     if save is not None:
@@ -71,7 +63,7 @@ def demo(
         measure, truth=truth, ks=(1, 3, 5), propensity=propensities(counts, classifier.n_rows_), train_counts=counts
     )
     inputs = classifier.features_.transform(test.texts)
-    blocks = Predictor(classifier.model_).probabilities(inputs)
+    blocks = classifier.predictor().probabilities(inputs)
     metrics = compare((rows, probabilities, probabilities) for rows, probabilities in blocks)
     seconds["evaluate"] = time.monotonic() - started
     baseline = compare(_frequencies(counts / classifier.n_rows_, truth.shape[0]))

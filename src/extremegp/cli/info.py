@@ -1,41 +1,34 @@
-"""`extremegp info`: what a saved model is."""
+"""Show what a saved model is: settings, sizes, labels or classes, how training went, and its files.
+
+The model is checked on the way: a damaged or altered one is an error.
+
+\b
+Example:
+  extremegp info model
+"""
 
 from __future__ import annotations
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
 
 from extremegp.__about__ import __version__
-from extremegp.cli.common import JsonOption, ModelArgument, QuietOption, Report, label_names, load_model, words_for
+from extremegp.cli import options
+from extremegp.cli.console import Report
+from extremegp.cli.tasks import load_model
 
-if TYPE_CHECKING:
-    from extremegp.data import Template
 
-
-def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = False) -> None:
-    """Show what a saved model is: settings, sizes, labels or classes, how training went, and its files.
-
-    The model is checked on the way: a damaged or altered one is an error.
-
-    \b
-    Example:
-      extremegp info model
-    """
+def info(model: options.Model, json: options.Json = None, quiet: options.Quiet = False) -> None:
+    """Read the model, and show what is in it."""
     report = Report(json, quiet)
-    from extremegp.estimators import SequenceGPClassifier
     from extremegp.storage.models import FORMAT_VERSION
 
-    classifier = load_model(model)
+    classifier, task = load_model(model)
     history, settings = classifier.history_, asdict(classifier.settings_)
-    names, counts = label_names(classifier), classifier.label_counts_.tolist()
+    names, counts = [str(name) for name in classifier.classes_], classifier.label_counts_.tolist()
     order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))
-    score, label, labels, rows, _ = words_for(classifier)
+    (label, labels), rows, score = task.label, task.rows, f"validation_{task.score}"
     feature_names = getattr(classifier, "feature_names_in_", None)
-    template: Template | None = None
-    of_columns: dict[str, Any] = {}
-    if isinstance(classifier, SequenceGPClassifier):
-        template = classifier.features_.template
-        of_columns = {"n_columns": classifier.features_.n_columns, "template": template and str(template)}
+    details = task.details(classifier)
     files = {path.name: path.stat().st_size for path in sorted(model.iterdir())}
     training = {
         rows: classifier.n_rows_,
@@ -44,9 +37,9 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
         "elbo_first": history[0]["elbo"] if history else None,
         "elbo_last": history[-1]["elbo"] if history else None,
     }
-    validation = [record[f"validation_{score}"] for record in history if f"validation_{score}" in record]
+    validation = [record[score] for record in history if score in record]
     if validation:
-        training[f"validation_{score}"] = max(validation)
+        training[score] = max(validation)
     result = {
         "model": str(model),
         "estimator": type(classifier).__name__,
@@ -58,7 +51,7 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
         f"n_{labels}": len(counts),
         "feature_names": None if feature_names is None else feature_names.tolist(),
         f"frequent_{labels}": [{label: names[k], rows: counts[k]} for k in order[:5]],
-        **of_columns,
+        **details,
         "training": training,
         "bytes": files,
     }
@@ -69,7 +62,7 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
             ("features", classifier.features_.kind),
             *([] if feature_names is None else [("feature names", _shortened(feature_names.tolist()))]),
             *((name.replace("n_labels", f"n_{labels}"), str(value)) for name, value in settings.items()),
-            *([("columns", str(of_columns["n_columns"]))] if of_columns.get("n_columns") else []),
+            *([("columns", str(details["n_columns"]))] if details.get("n_columns") else []),
             ("parameters", str(result["n_parameters"])),
             *((f"training {name}", f"{value:.6g}") for name, value in training.items() if value is not None),
             *((f"{name} (bytes)", str(size)) for name, size in files.items()),
@@ -80,8 +73,8 @@ def info(model: ModelArgument, json: JsonOption = None, quiet: QuietOption = Fal
             report.table(
                 f"{what} frequent {labels}", (label, f"training {rows}"), [(names[k], str(counts[k])) for k in chosen]
             )
-    if template is not None:
-        report.lines("Template:", "", str(template))
+    if details.get("template"):
+        report.lines("Template:", "", details["template"])
     report.result(result)
 
 

@@ -1,33 +1,41 @@
-"""`extremegp presets`: the papers' methods by name."""
+"""List the papers' methods that `train --preset` knows.
+
+A preset is a set of parameters, which `--set` can change one by one. The
+figures are those of the papers, where they have any: P@1/P@3/P@5 on Bibtex
+with n_inducing=100, n_latent=159, epochs=50 for many labels per row, and
+errors in percent for one class per row and for the tokens of sequences.
+
+\b
+Examples:
+  extremegp train train.txt --out model --preset SE --set n_inducing=100
+  extremegp train images.npy --labels classes.npy --out model --preset RM-F
+  extremegp train tagged.txt --out tagger --preset SDGP1
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from extremegp.cli.common import JsonOption, QuietOption, Report
-from extremegp.cli.inputs import Task
+from extremegp.cli import options
+from extremegp.cli.console import Report
+from extremegp.cli.tasks import TASKS
+from extremegp.presets import (
+    CLASS_PRESETS,
+    INDUCING,
+    KERNELS,
+    POSTERIORS,
+    PRESETS,
+    SEQUENCE_PRESETS,
+    ClassFigures,
+    PaperFigures,
+    Preset,
+    SequenceFigures,
+)
 
-if TYPE_CHECKING:
-    from extremegp.presets import PaperFigures, Preset
 
-
-def presets(json: JsonOption = None, quiet: QuietOption = False) -> None:
-    """List the papers' methods that `train --preset` knows.
-
-    A preset is a set of parameters, which `--set` can change one by one. The
-    figures are those of the papers, where they have any: P@1/P@3/P@5 on Bibtex
-    with n_inducing=100, n_latent=159, epochs=50 for many labels per row, and
-    errors in percent for one class per row and for the tokens of sequences.
-
-    \b
-    Examples:
-      extremegp train train.txt --out model --preset SE --set n_inducing=100
-      extremegp train images.npy --labels classes.npy --out model --preset RM-F
-      extremegp train tagged.txt --out tagger --preset SDGP1
-    """
-    from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS, SEQUENCE_PRESETS
-
+def presets(json: options.Json = None, quiet: options.Quiet = False) -> None:
+    """Show the presets of all tasks."""
     report = Report(json, quiet)
     report.lines("Many labels per row: a kernel, perhaps with parts after it, such as ARD, ARD-S-B or SE-FX-PP:", "")
     for parts in (KERNELS, INDUCING, POSTERIORS):
@@ -43,19 +51,19 @@ def presets(json: JsonOption = None, quiet: QuietOption = False) -> None:
     )
     _show(report, "One class per row:", CLASS_PRESETS)
     _show(report, "A label for every token of sequences:", SEQUENCE_PRESETS)
-    of_labels = {
-        name: _entry("multilabel", preset, preset.figures and _precisions(preset.figures))
-        for name, preset in PRESETS.items()
-    }
-    of_classes = {
-        name: _entry("multiclass", preset, preset.figures and preset.figures._asdict())
-        for name, preset in CLASS_PRESETS.items()
-    }
-    of_sequences = {
-        name: _entry("sequence", preset, preset.figures and preset.figures._asdict())
-        for name, preset in SEQUENCE_PRESETS.items()
-    }
-    report.result(of_labels | of_classes | of_sequences)
+    report.result(
+        {
+            name: {
+                "task": task.name,
+                "settings": dict(preset.settings),
+                "source": preset.source,
+                "description": preset.description,
+                "paper": _paper(preset.figures),
+            }
+            for task in TASKS.values()
+            for name, preset in task.presets.items()
+        }
+    )
 
 
 def _show(report: Report, title: str, presets: Mapping[str, Preset[Any]]) -> None:
@@ -74,19 +82,12 @@ def _show(report: Report, title: str, presets: Mapping[str, Preset[Any]]) -> Non
     )
 
 
-def _entry(task: Task, preset: Preset[Any], paper: dict[str, Any] | None) -> dict[str, Any]:
-    return {
-        "task": task,
-        "settings": dict(preset.settings),
-        "source": preset.source,
-        "description": preset.description,
-        "paper": paper,
-    }
-
-
-def _precisions(figures: PaperFigures) -> dict[str, Any]:
-    precisions = dict(zip(("P@1", "P@3", "P@5"), figures.precision, strict=True))
-    return {"table": figures.table, "dataset": "bibtex", **precisions}
+def _paper(figures: PaperFigures | ClassFigures | SequenceFigures | None) -> dict[str, Any] | None:
+    """What a paper reports, for the JSON."""
+    if isinstance(figures, PaperFigures):
+        precisions = dict(zip(("P@1", "P@3", "P@5"), figures.precision, strict=True))
+        return {"table": figures.table, "dataset": "bibtex", **precisions}
+    return figures and figures._asdict()
 
 
 def _error(error: float | None) -> str:

@@ -1,20 +1,15 @@
-"""`--set key=value`: parameters of the estimator as text, read by their types."""
+"""Text of the command line as parameters: `--set key=value` by the types of an estimator's parameters, and times."""
 
 from __future__ import annotations
 
+import difflib
 import inspect
-from collections.abc import Iterable, Mapping
-from typing import TYPE_CHECKING, Any, Literal, TypeAlias, get_args, get_origin, get_type_hints
+import re
+from collections.abc import Callable, Iterable
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from extremegp.cli.common import one_of
-from extremegp.cli.inputs import Task
+import extremegp
 from extremegp.errors import SettingsError
-
-if TYPE_CHECKING:
-    from extremegp.cli.common import Classifier
-    from extremegp.presets import Preset
-
-ModelKind: TypeAlias = Literal["factor", "tree"]
 
 _OWNED = {
     "checkpoint": "it is always MODEL.checkpoint",
@@ -22,20 +17,18 @@ _OWNED = {
     "template": "use --template FILE",
     "labels": "a list of labels can only be given from Python",
 }
+_DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
-def parse_settings(pairs: Iterable[str], task: Task = "multilabel", kind: ModelKind = "factor") -> dict[str, Any]:
-    """Constructor arguments of the estimator of a task from "key=value" texts.
+def parse_settings(pairs: Iterable[str], estimator: str = "MultiLabelGPClassifier") -> dict[str, Any]:
+    """Constructor arguments of an estimator, which is named, from "key=value" texts.
 
     Raises:
         SettingsError: no "=", an unknown key (suggests the nearest), or a value that is not of the key's type.
     """
-    pairs = list(pairs)
-    if not pairs:
-        return {}
-    estimator = estimator_of(task, kind)
-    hints = get_type_hints(estimator.__init__)
-    known = [name for name in inspect.signature(estimator).parameters if name not in _OWNED]
+    cls = getattr(extremegp, estimator)
+    hints = get_type_hints(cls)
+    known = [name for name in inspect.signature(cls).parameters if name not in _OWNED]
     parsed: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
@@ -48,70 +41,58 @@ def parse_settings(pairs: Iterable[str], task: Task = "multilabel", kind: ModelK
     return parsed
 
 
-def parameters(
-    task: Task, preset: str | None, options: dict[str, Any], settings: Iterable[str], kind: ModelKind = "factor"
-) -> dict[str, Any]:
-    """Constructor arguments: what `--set` says beats other options, which beat the preset.
+def duration(text: str) -> float:
+    """Seconds of "90s", "10m", "1h30m" or a plain number of seconds.
 
     Raises:
-        SettingsError: as `parse_settings`.
+        SettingsError: none of these, or not positive.
     """
-    own = {} if preset is None else dict(presets_of(task)[preset].settings)
-    return own | options | parse_settings(settings, task, kind)
+    match = _DURATION.fullmatch(text.strip().lower())
+    try:
+        if match and any(match.groups()):
+            hours, minutes, seconds = (float(part or 0) for part in match.groups())
+            value = 3600 * hours + 60 * minutes + seconds
+        else:
+            value = float(text)
+    except ValueError:
+        value = 0.0
+    if not 0 < value < float("inf"):
+        raise SettingsError(f"--time-budget must be a time such as 90s, 10m, 1h30m or 600 (seconds); it is {text!r}")
+    return value
 
 
-def presets_of(task: Task) -> Mapping[str, Preset[Any]]:
-    """The presets of a task by name."""
-    from extremegp.presets import CLASS_PRESETS, PRESETS, SEQUENCE_PRESETS
+def one_of(name: str, value: str, options: Iterable[str]) -> str:
+    """`value` if it is one of the options.
 
-    presets: dict[Task, Mapping[str, Preset[Any]]] = {
-        "multilabel": PRESETS,
-        "multiclass": CLASS_PRESETS,
-        "sequence": SEQUENCE_PRESETS,
-    }
-    return presets[task]
-
-
-def estimator_of(task: Task, kind: ModelKind = "factor") -> type[Classifier]:
-    """The estimator that a task is for; of many labels per row, that of a kind of model."""
-    from extremegp.estimators import (
-        LabelTreeGPClassifier,
-        MultiClassGPClassifier,
-        MultiLabelGPClassifier,
-        SequenceGPClassifier,
-    )
-
-    if task == "multilabel" and kind == "tree":
-        return LabelTreeGPClassifier
-    estimators: dict[Task, type[Classifier]] = {
-        "multilabel": MultiLabelGPClassifier,
-        "multiclass": MultiClassGPClassifier,
-        "sequence": SequenceGPClassifier,
-    }
-    return estimators[task]
+    Raises:
+        SettingsError: it is not; suggests the nearest, or lists all.
+    """
+    options = list(options)
+    if value in options:
+        return value
+    near = difflib.get_close_matches(value, options, n=1, cutoff=0.6)
+    hint = f"did you mean {near[0]!r}? " if near else ""
+    raise SettingsError(f"{name} {value!r} is unknown; {hint}known are {', '.join(options)}")
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
     types = [hint] if get_origin(hint) is Literal or isinstance(hint, type) else list(get_args(hint))
     for candidate in types:
+        if get_origin(candidate) is Literal and text in get_args(candidate):
+            return text
         try:
-            return _READERS[candidate](text) if candidate in _READERS else _literal(text, candidate)
-        except ValueError:
+            if candidate in _READERS:
+                return _READERS[candidate][0](text)
+        except (KeyError, ValueError):
             continue
     wanted = " or ".join(filter(None, map(_described, types)))
     raise SettingsError(f"--set: {key} must be {wanted}; it is {text!r}")
 
 
-def _truth(text: str) -> bool:
-    values = {"true": True, "false": False}
-    if text.lower() not in values:
-        raise ValueError
-    return values[text.lower()]
-
-
-def _none(text: str) -> None:
-    if text.lower() != "none":
-        raise ValueError
+def _described(hint: Any) -> str:
+    if get_origin(hint) is Literal:
+        return " or ".join(map(str, get_args(hint)))
+    return _READERS[hint][1] if hint in _READERS else ""
 
 
 def _pair(text: str) -> tuple[float, float]:
@@ -119,30 +100,12 @@ def _pair(text: str) -> tuple[float, float]:
     return first, second
 
 
-def _literal(text: str, hint: Any) -> str:
-    if text not in get_args(hint):
-        raise ValueError
-    return text
-
-
-_READERS: dict[Any, Any] = {
-    bool: _truth,
-    int: int,
-    float: float,
-    str: str,
-    type(None): _none,
-    tuple[float, float]: _pair,
+_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+    bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
+    int: (int, "an integer"),
+    float: (float, "a number"),
+    str: (str, ""),
+    type(None): (lambda text: {"none": None}[text.lower()], "none"),
+    tuple[float, float]: (_pair, "two numbers such as 0.55,1.5"),
 }
-_DESCRIPTIONS = {
-    bool: "true or false",
-    int: "an integer",
-    float: "a number",
-    type(None): "none",
-    tuple[float, float]: "two numbers such as 0.55,1.5",
-}
-
-
-def _described(hint: Any) -> str:
-    if get_origin(hint) is Literal:
-        return " or ".join(map(str, get_args(hint)))
-    return _DESCRIPTIONS.get(hint, "")
+"""How values of a type are read, and what they are called."""

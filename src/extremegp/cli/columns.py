@@ -1,0 +1,77 @@
+"""Sequences of tokens in columns, and how files of them must fit a model."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias
+
+from extremegp.cli.inputs import Source
+from extremegp.errors import DataError, SettingsError
+
+if TYPE_CHECKING:
+    from extremegp.data import Columns
+    from extremegp.estimators import SequenceGPClassifier
+
+Sequences: TypeAlias = list[list[tuple[str, ...]]]
+
+_BLANKS = b" \t"
+_DOCUMENT_START = b"-DOCSTART-"
+
+
+def read(source: Source, *, labelled: bool, max_sequences: int | None = None) -> Columns:
+    r"""The sequences of a file: with all their columns, or with the last one as their labels.
+
+    A shell hands over \t as a separator in two characters.
+
+    Raises:
+        DataError: the file cannot be read; names the line.
+        SettingsError: there is no such separator or encoding.
+    """
+    from extremegp.data import read_columns
+
+    return read_columns(
+        source.path,
+        label_column=-1 if labelled else None,
+        separator=source.separator and source.separator.replace(r"\t", "\t"),
+        encoding=source.encoding or "utf-8",
+        max_sequences=max_sequences,
+    )
+
+
+def width(source: Source) -> int:
+    """How many columns a file has, the label among them; its first sequence tells."""
+    return len(read(source, labelled=False, max_sequences=1).sequences[0][0])
+
+
+def counted(n_columns: int) -> str:
+    """A number of columns."""
+    return f"{n_columns} column" + "s" * (n_columns != 1)
+
+
+def check_width(classifier: SequenceGPClassifier, model: Path, source: Source, *, labelled: bool) -> None:
+    """Refuse a file whose columns are not those of training, before it is read.
+
+    It must have a label if `labelled`, and may have one if not.
+    """
+    if classifier.features_.template is None:
+        raise SettingsError(
+            f"{model} has no template, so files in columns do not have its features; use it from Python"
+        )
+    found, known = width(source), classifier.features_.n_columns
+    assert known is not None
+    if found not in ((known + 1,) if labelled else (known, known + 1)):
+        beside = "and the label" if labelled else "(one more with the label)"
+        raise DataError(
+            f"the line has {counted(found)}, but {model} was trained on {known} {beside}; correct the file, "
+            "or name what separates columns by --separator",
+            path=source.path,
+            line=first_token_line(source.path),
+        )
+
+
+def first_token_line(path: Path) -> int:
+    """The number of the first line that is neither blank nor the start of a document."""
+    from extremegp.storage.streams import line_blocks
+
+    lines = (line for block in line_blocks(path) for line in block.split(b"\n"))
+    return next(i for i, line in enumerate(lines, 1) if line.strip(_BLANKS) and not line.startswith(_DOCUMENT_START))

@@ -1,0 +1,314 @@
+"""The options of the commands: each is described once, here, with the tasks that it is for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+
+import typer
+
+from extremegp.errors import SettingsError
+
+if TYPE_CHECKING:
+    from extremegp.cli.tasks import Task
+
+TaskName: TypeAlias = Literal["multilabel", "multiclass", "sequence"]
+ModelKind: TypeAlias = Literal["factor", "tree"]
+FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl"]
+RankedBy: TypeAlias = Literal["utility", "probability"]
+Decoding: TypeAlias = Literal["max-marginal", "viterbi"]
+
+_ROWS: tuple[TaskName, ...] = ("multilabel", "multiclass")
+_LABELS: tuple[TaskName, ...] = ("multilabel",)
+_CLASSES: tuple[TaskName, ...] = ("multiclass",)
+_SEQUENCES: tuple[TaskName, ...] = ("sequence",)
+
+TASKS_OF: dict[str, tuple[TaskName, ...]] = {
+    **dict.fromkeys(("--labels", "--valid-labels", "--features", "--ks", "--top-k"), _ROWS),
+    **dict.fromkeys(("--format", "--x-key", "--y-key", "--label-column", "--first-label"), _ROWS),
+    **dict.fromkeys(("--propensity", "--by", "--given", "--approximate", "--labels-names"), _LABELS),
+    **dict.fromkeys(("--per-class", "--uncertainty"), _CLASSES),
+    "--plot": (*_CLASSES, *_SEQUENCES),
+    **dict.fromkeys(
+        ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
+    ),
+}
+"""The tasks of options that are not for all of them."""
+
+_WHAT: dict[TaskName, str] = {
+    "multilabel": "many labels per row",
+    "multiclass": "one class per row",
+    "sequence": "sequences of tokens",
+}
+_INSTEAD = {"--labels-names": "; --labels takes names of classes"}
+
+
+def refuse_foreign(context: typer.Context, task: Task[Any], because: str) -> None:
+    """Refuse options that a task has no use for; `because` says what decided the task."""
+    given = {
+        option
+        for parameter in context.command.params
+        if context.params[str(parameter.name)] != parameter.default
+        for option in parameter.opts
+    }
+    for option, tasks in TASKS_OF.items():
+        if option not in given or task.name in tasks:
+            continue
+        if task.name == "sequence":
+            raise SettingsError(f"{option} is not for sequences, which are read in columns, but {because}")
+        raise SettingsError(f"{option} is for {_WHAT[tasks[0]]}, but {because}{_INSTEAD.get(option, '')}")
+
+
+Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model that `train` wrote.")]
+Json = Annotated[
+    str | None,
+    typer.Option("--json", metavar="FILE", help="Write the result as JSON to a file; '-' is standard output, alone."),
+]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only errors and warnings.")]
+Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Equal seeds give equal models.")]
+TrainingData = Annotated[Path, typer.Argument(metavar="DATA", help="Labelled training data.")]
+TestData = Annotated[Path, typer.Argument(metavar="DATA", help="Labelled data that the model was not trained on.")]
+NewData = Annotated[Path, typer.Argument(metavar="DATA", help="Rows to label; labels in the file are ignored.")]
+Format = Annotated[
+    FormatName,
+    typer.Option(
+        "--format",
+        help="Format of text data: 'xc' (a header 'N D K', then rows 'l1,l2 f:v f:v', counted from 0), 'svmlight' "
+        "(such rows without header; features count from 1 unless a feature 0 occurs) or 'jsonl' (lines like "
+        '{"text": "...", "labels": ["a"]}); \'auto\' looks at the suffix and the first line, and recognises arrays '
+        "(.npy, IDX), .npz, tables (.csv, .tsv, .parquet) and folders of `extremegp convert` too. Files may be "
+        "compressed (.gz, .bz2, .xz, .zst).",
+    ),
+]
+Labels = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels",
+        metavar="FILE",
+        help="The class of every row in a file of its own: .npy, IDX, or text with one a line. Labels in DATA are then "
+        "ignored.",
+    ),
+]
+XKey = Annotated[
+    str | None, typer.Option("--x-key", metavar="NAME", help="The array of an .npz file that has the inputs.")
+]
+YKey = Annotated[
+    str | None, typer.Option("--y-key", metavar="NAME", help="The array of an .npz file that has the classes.")
+]
+LabelColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--label-column",
+        metavar="COLUMN",
+        help="The column of a table that has the classes, by name or number (from 0, or from the end if negative); the "
+        "others are features.",
+    ),
+]
+FirstLabel = Annotated[
+    bool,
+    typer.Option(
+        "--first-label",
+        help="Of data with several labels per row take the first, in the order of the file, as the class; rows without "
+        "labels are left out.",
+    ),
+]
+LabelsNames = Annotated[
+    Path | None,
+    typer.Option(
+        "--labels-names", metavar="FILE", help="Names of many labels, one a line, in the order of their numbers."
+    ),
+]
+Separator = Annotated[
+    str | None,
+    typer.Option(
+        "--separator",
+        metavar="TEXT",
+        help=r"What separates columns, such as ',' or '\t'; by default runs of blanks. For sequences.",
+    ),
+]
+Encoding = Annotated[
+    str | None,
+    typer.Option("--encoding", metavar="NAME", help="Encoding of files in columns; by default utf-8. For sequences."),
+]
+ModelFolder = Annotated[Path, typer.Option("--out", "-o", metavar="MODEL", help="Folder to write the model to.")]
+TaskChoice = Annotated[
+    Literal["auto", "multilabel", "multiclass", "sequence"],
+    typer.Option(
+        "--task",
+        help="Many labels per row, one class per row, or a label for every token of sequences. 'auto' is "
+        "'sequence' with --template, 'multiclass' for arrays, .npz files and tables and with --labels or "
+        "--first-label, and what a preset is for.",
+    ),
+]
+Valid = Annotated[
+    Path | None,
+    typer.Option(
+        "--valid", metavar="FILE", help="Data to choose the best epoch on, by P@1 or accuracy; same format as DATA."
+    ),
+]
+ValidLabels = Annotated[
+    Path | None,
+    typer.Option("--valid-labels", metavar="FILE", help="The class of every row of --valid, as --labels for DATA."),
+]
+ModelChoice = Annotated[
+    Literal["auto", "factor", "tree"],
+    typer.Option(
+        "--model",
+        help="For many labels per row: a factor model (MultiLabelGPClassifier) or label trees "
+        "(LabelTreeGPClassifier). 'auto' takes label trees beyond 20,000 labels, unless a preset or --set says "
+        "otherwise.",
+    ),
+]
+PresetName = Annotated[
+    str | None, typer.Option("--preset", metavar="NAME", help="A method of the papers; `extremegp presets` lists them.")
+]
+Features = Annotated[
+    str | None,
+    typer.Option(
+        "--features",
+        metavar="NAME",
+        help="What to do to the inputs first: 'unit' scales rows to unit norm, 'tfidf' weighs counts, 'raw' leaves "
+        "them alone, 'text' makes tf-idf of texts; for classes also 'scale' (all features divided by one number), "
+        "'root' (the same for their square roots), 'standard' (each to mean 0 and the same variance) and 'auto', "
+        "which chooses. By default 'text' for jsonl, else 'auto' for classes and 'unit' for many labels.",
+    ),
+]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="Any parameter of MultiLabelGPClassifier, LabelTreeGPClassifier, MultiClassGPClassifier or "
+        "SequenceGPClassifier, such as n_inducing=600 or epochs=20; may be repeated, and beats the preset and the "
+        "other options.",
+    ),
+]
+Template = Annotated[
+    Path | None,
+    typer.Option(
+        "--template",
+        metavar="FILE",
+        help="CRF++ template of the features of tokens, stored in the model. By default every column of the tokens "
+        "-2 to 2, its pairs of neighbours, and B. For sequences.",
+    ),
+]
+TimeBudget = Annotated[
+    str | None,
+    typer.Option("--time-budget", metavar="TIME", help="Plan training to take so long: 90s, 10m, 1h30m, or seconds."),
+]
+MaxMemory = Annotated[
+    str | None,
+    typer.Option(
+        "--max-memory",
+        metavar="SIZE",
+        help="Plan training to take no more memory than so much, such as 8G or 500M; settings that are not given "
+        "are lowered for it.",
+    ),
+]
+OverwriteModel = Annotated[bool, typer.Option("--overwrite", help="Replace a model that is at MODEL already.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Discard the checkpoint of an interrupted run.")]
+By = Annotated[
+    RankedBy | None,
+    typer.Option(
+        "--by", help="Rank by probability, the default, or by mean utility as in the papers. For many labels per row."
+    ),
+]
+DecodingChoice = Annotated[
+    Decoding | None,
+    typer.Option(
+        "--decoding",
+        help="The most probable label of every token, or the most probable sequence; by default as the model was "
+        "trained, which is max-marginal unless set. For sequences.",
+    ),
+]
+Out = Annotated[
+    Path | None,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Where to write, in the format of the suffix: .jsonl, .tsv, .csv, .txt (each may add .gz, .bz2, .xz "
+        "or .zst) or .npz. For sequences columns, by default to standard output.",
+    ),
+]
+TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels or classes per row.")]
+Given = Annotated[
+    Path | None,
+    typer.Option(
+        "--given",
+        metavar="FILE",
+        help="Labels that are known already, a row for each row of DATA: the others are predicted given these, "
+        "which are left out. For many labels per row.",
+    ),
+]
+Uncertainty = Annotated[
+    bool,
+    typer.Option(
+        "--uncertainty",
+        help="Add how uncertain the class of a row is, in nats: total, of which aleatoric is in the data and "
+        "epistemic would go with more of them. For one class per row, and .jsonl, .tsv or .csv.",
+    ),
+]
+Approximate = Annotated[
+    float | None,
+    typer.Option(
+        "--approximate",
+        metavar="RECALL",
+        help="Find this share of the exact best labels, such as 0.98, by an index of the labels: much faster where "
+        "there are very many. Needs the extra extremegp[ann]. For many labels per row.",
+    ),
+]
+KBest = Annotated[
+    int | None,
+    typer.Option(
+        "--k-best", metavar="K", min=1, max=10_000, help="Write the K most probable labellings. For sequences."
+    ),
+]
+Probabilities = Annotated[
+    bool, typer.Option("--probabilities", help="Add the marginal probability of every label. For sequences.")
+]
+Ks = Annotated[str, typer.Option("--ks", metavar="K,K,...", help="Ranks to evaluate at.")]
+Propensity = Annotated[
+    str | None,
+    typer.Option(
+        "--propensity",
+        metavar="NAME|A,B",
+        help="Propensities of the PSP metrics: 'default' (0.55,1.5), 'wikipedia' (0.5,0.4), 'amazon' (0.6,2.6), or "
+        "two numbers; with the label counts of the training data. For many labels per row.",
+    ),
+]
+PerClass = Annotated[
+    Path | None,
+    typer.Option(
+        "--per-class",
+        metavar="FILE",
+        help="Write a line per class to a .csv or .tsv file: class, support, predicted, precision, recall, f1. For "
+        "one class per row.",
+    ),
+]
+Plot = Annotated[
+    Path | None,
+    typer.Option(
+        "--plot",
+        metavar="FILE",
+        help="Draw the reliability diagram of the predicted classes, or labels of tokens, to a .png, .svg or .pdf "
+        "file. For one class per row, and for sequences.",
+    ),
+]
+SourceData = Annotated[Path, typer.Argument(metavar="DATA", help="Data with many labels per row.")]
+Folder = Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write the data set to.")]
+SourceFormat = Annotated[
+    FormatName, typer.Option("--format", help="Format of DATA; 'auto' looks at the suffix and the first line.")
+]
+Like = Annotated[
+    Path | None,
+    typer.Option(
+        "--like",
+        metavar="FOLDER",
+        help="A converted data set whose features and labels DATA have: convert test data like training data.",
+    ),
+]
+Overwrite = Annotated[bool, typer.Option("--overwrite", help="Replace a data set that is at OUT already.")]
+Save = Annotated[
+    Path | None, typer.Option("--save", metavar="FOLDER", help="Keep the model there, for `predict` and `info`.")
+]

@@ -1,0 +1,227 @@
+"""Many labels per row, by a factor model or, of very many labels, by label trees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from extremegp.cli.console import Report, percent
+from extremegp.cli.inputs import Source
+from extremegp.cli.options import ModelKind
+from extremegp.cli.rows import Known, Rows, read, read_given
+from extremegp.cli.settings import parse_settings
+from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, TrainRequest
+from extremegp.cli.tasks.rows import RowTask
+from extremegp.cli.writing import Best
+from extremegp.errors import DataError, SettingsError
+from extremegp.presets import PRESETS
+
+if TYPE_CHECKING:
+    from extremegp.estimators import MultiLabelEstimator
+    from extremegp.metrics import TopK
+
+TREE_LABELS = 20_000
+"""With more labels than this, the default is a model of label trees: measured, see docs/scaling.md."""
+
+DENSE_LABELS = 20_000
+"""With more labels only each row's best are looked at."""
+
+TOP_JUDGED = 20
+"""The labels of a row whose probabilities are judged then."""
+
+_UNITS = {"log_loss": " (nats/row)", "log_loss_top20": " (nats/row and label)", "brier": " (/row)", "seconds": " (s)"}
+
+
+class ManyLabels(RowTask["MultiLabelEstimator"]):
+    """Any number of labels per row."""
+
+    name = "multilabel"
+    per_row = "many labels per row"
+    estimators = {"factor": "MultiLabelGPClassifier", "tree": "LabelTreeGPClassifier"}  # noqa: RUF012
+    presets = PRESETS
+    score = "P@1"
+    one_class = False
+
+    def check_source(self, source: Source, because: str, *, labelled: bool = True) -> None:
+        if labelled and (sign := source.sign_of_classes()):
+            raise SettingsError(f"{sign}, but {because}")
+        source.check(labelled=labelled)
+
+    def usual_features(self, source: Source) -> str:
+        return "text" if source.kind == "jsonl" else "unit"
+
+    def kinds(self, request: TrainRequest) -> list[ModelKind]:
+        if request.kind == "tree" and request.preset is not None:
+            raise SettingsError(f"--model tree is for {self.per_row}, but --preset {request.preset} is another model")
+        if request.kind != "auto":
+            return [request.kind]
+        if request.preset is not None:
+            return ["factor"]
+        fitting: list[ModelKind] = []
+        for kind in self.estimators:
+            try:
+                parse_settings(request.settings, self.estimators[kind])
+            except SettingsError:
+                continue
+            fitting.append(kind)
+        # Where neither fits, the message is that of factor models, which have more parameters.
+        return fitting or ["factor"]
+
+    def kind_for(self, y: Any, kinds: list[ModelKind]) -> ModelKind:
+        # Files give labels as a matrix, or as lists of names.
+        n_labels = len({name for names in y for name in names}) if isinstance(y, list) else y.shape[1]
+        return kinds[-1] if n_labels > TREE_LABELS else kinds[0]
+
+    def fit_options(self, request: TrainRequest, rows: Rows) -> dict[str, Any]:
+        names = rows.label_names
+        if request.labels_names is not None:
+            if request.source.kind == "jsonl":
+                raise SettingsError("--labels-names is for data with numbered labels; jsonl data have names already")
+            names = _read_names(request.labels_names, rows.y.shape[1])
+        return {} if names is None else {"label_names": names}
+
+    def n_fitted(self, classifier: MultiLabelEstimator, n_units: int, *, validated: bool) -> int:
+        # Trees say how many rows they hold out: the evidence is what a Gaussian process learns on these.
+        held_out = getattr(classifier, "n_held_out_", None)
+        return super().n_fitted(classifier, n_units, validated=validated) if held_out is None else held_out
+
+    def evaluate(self, classifier: MultiLabelEstimator, request: EvaluateRequest, report: Report) -> None:
+        from extremegp.metrics import propensities
+
+        source, ks = request.source, request.ks
+        self.check_source(source, f"{request.model} is for {self.per_row}")
+        x, given, *_ = read(source, one_class=False, known=Known.of_model(classifier))
+        y = classifier.encode_labels(given)
+        n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
+        inputs, predictor = classifier.features_.transform(x), classifier.predictor()
+        counts = classifier.label_counts_
+        of_labels = propensities(counts, classifier.n_rows_, *request.propensity)
+        if y.shape[1] > DENSE_LABELS:
+            ranked = predictor.top(inputs, max(TOP_JUDGED, *ks), request.by)
+            metrics = measure_top(ranked, y, ks=ks, propensity=of_labels, train_counts=counts)
+        else:
+            blocks = predictor.mean_utilities_and_probabilities(inputs)
+            scored = ((rows, means if request.by == "utility" else p, p) for rows, means, p in blocks)
+            metrics = measure(scored, y, ks=ks, propensity=of_labels, train_counts=counts)
+        metrics["seconds"] = report.seconds
+        names = dict.fromkeys(name.partition("@")[0] for name in metrics if "@" in name)
+        report.table(
+            f"{request.model} on {source.path}",
+            ("metric, %", *(f"@{k}" for k in ks)),
+            [(name, *(percent(metrics[f"{name}@{k}"]) for k in ks)) for name in names],
+        )
+        others = [(name + _UNITS.get(name, ""), shown(name, metrics[name])) for name in metrics if "@" not in name]
+        report.table("Probabilities", ("metric", "value"), others)
+        if n_unknown:
+            report.lines(f"{n_unknown} labels that training never saw are left out of the truth.")
+        report.result(
+            {"metrics": metrics, "n_rows": y.shape[0], "n_labels": y.shape[1], "n_unknown_label_entries": n_unknown}
+        )
+
+    def predict(self, classifier: MultiLabelEstimator, request: PredictRequest, report: Report) -> None:
+        if request.approximate is not None and request.given is not None:
+            raise SettingsError("--approximate cannot take given labels into account: leave out it or --given")
+        if request.approximate is not None and not 0 < request.approximate <= 1:
+            raise SettingsError(f"--approximate must be a recall above 0 and at most 1; it is {request.approximate:g}")
+        for option, value in {"given": request.given, "approximate": request.approximate}.items():
+            if value is not None and option in classifier.cannot_take:
+                raise SettingsError(classifier.cannot_take[option])
+        super().predict(classifier, request, report)
+
+    def best(
+        self, classifier: MultiLabelEstimator, predictor: Any, inputs: Any, k: int, request: PredictRequest
+    ) -> Iterator[Best]:
+        if request.approximate is not None:
+            index = classifier.label_index()
+            index.tune(inputs, k, request.approximate, request.by)
+            ranked = index.top(inputs, k, request.by)
+        else:
+            names = [str(name) for name in classifier.classes_]
+            known = () if request.given is None else (read_given(request.given, names, inputs.shape[0]),)
+            ranked = predictor.top(inputs, k, request.by, *known)
+        return (Best(best.labels, probabilities) for _, best, probabilities in ranked)
+
+    def told_of_search(
+        self, classifier: MultiLabelEstimator, request: PredictRequest, report: Report
+    ) -> dict[str, Any]:
+        if request.approximate is None:
+            return {}
+        index = classifier.label_index()
+        setting = index.setting
+        found = "not measured on so few rows" if setting.recall is None else f"{setting.recall:.4f}"
+        report.lines(
+            f"approximate: recall {found} of the exact best ({setting.n_rows} rows; {setting.n_probe} of "
+            f"{index.n_lists} groups of labels, {setting.candidates} candidates)"
+        )
+        return {"approximate": setting._asdict()}
+
+
+def measure(
+    blocks: Iterable[tuple[slice, Any, Any]], truth: Any, *, ks: Sequence[int], propensity: Any, train_counts: Any
+) -> dict[str, float]:
+    """All metrics from one pass over blocks of (rows, scores to rank by, probabilities).
+
+    Args:
+        blocks: cover all N rows in order; scores and probabilities are B x K.
+        truth: N x K indicator.
+        ks: ranks to evaluate at.
+        propensity: K propensities.
+        train_counts: training rows with each label (K).
+
+    Returns:
+        Metrics by name; those of ranking as fractions.
+    """
+    from extremegp.metrics import ProbabilityMetrics, TopK, evaluate_topk
+
+    quality = ProbabilityMetrics()
+
+    def best() -> Iterator[TopK]:
+        for rows, scores, probabilities in blocks:
+            quality.update(probabilities, truth[rows])
+            yield TopK.from_scores(scores, max(ks))
+
+    ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
+    return ranking | quality.compute()
+
+
+def measure_top(
+    ranked: Iterable[tuple[slice, TopK, Any]], truth: Any, *, ks: Sequence[int], propensity: Any, train_counts: Any
+) -> dict[str, float]:
+    """The metrics that need no more than the best labels of every row, `TOP_JUDGED` of them and at least max(ks).
+
+    As `measure`, but of blocks as `Predictor.top` and its like give them.
+    """
+    from extremegp.metrics import TopK, TopProbabilityMetrics, evaluate_topk
+
+    quality = TopProbabilityMetrics(TOP_JUDGED)
+
+    def best() -> Iterator[TopK]:
+        for rows, of_block, probabilities in ranked:
+            quality.update(of_block, probabilities, truth[rows])
+            yield of_block
+
+    ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
+    return ranking | quality.compute()
+
+
+def shown(name: str, value: float) -> str:
+    """A metric as tables show it: percent for those at a rank."""
+    return percent(value) if "@" in name else f"{value:.4g}"
+
+
+def _read_names(path: Path, n_labels: int) -> list[str]:
+    """The names of all labels from a file with one a line."""
+    from extremegp.storage.streams import line_blocks
+
+    try:
+        text = b"".join(line_blocks(path)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError("not UTF-8 text; convert the file to UTF-8", path=path) from error
+    names = [name.strip() for name in text.rstrip("\n").split("\n")]
+    if len(names) != n_labels:
+        raise DataError(f"has {len(names)} names, but the data have {n_labels} labels", path=path)
+    if len(set(names)) < len(names):
+        twice, line = next((name, i) for i, name in enumerate(names, 1) if name in names[: i - 1])
+        raise DataError(f"the name {twice!r} comes twice; names must be unique", path=path, line=line)
+    return names

@@ -1,0 +1,172 @@
+"""What tasks of rows share, whether these have many labels each or one class."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+
+from extremegp.cli import writing
+from extremegp.cli.console import Report
+from extremegp.cli.inputs import Source
+from extremegp.cli.options import ModelKind
+from extremegp.cli.rows import InputBlock, Known, Rows, class_codes, input_blocks, joined, read
+from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest
+from extremegp.errors import SettingsError
+
+if TYPE_CHECKING:
+    from extremegp.data import ClassSpace
+    from extremegp.progress import ProgressBar
+
+
+class RowTask(Task[Classifier]):
+    """A task whose labels are of rows.
+
+    Attributes:
+        one_class: whether a row has one class, or many labels.
+        measures: what `predict` can add to a row's labels.
+    """
+
+    one_class: ClassVar[bool]
+    measures: ClassVar[tuple[str, ...]] = ()
+
+    def check_source(self, source: Source, because: str, *, labelled: bool = True) -> None:
+        """Refuse options of data that contradict the task, the format or each other."""
+        source.check(labelled=labelled)
+
+    @abstractmethod
+    def usual_features(self, source: Source) -> str:
+        """The features step of data, by default."""
+
+    @abstractmethod
+    def kinds(self, request: TrainRequest) -> list[ModelKind]:
+        """The kinds of model that the options leave, of which the data choose; the usual one first."""
+
+    def kind_for(self, y: Any, kinds: list[ModelKind]) -> ModelKind:
+        """The kind of model for labels as they were read."""
+        return kinds[0]
+
+    def fit_options(self, request: TrainRequest, rows: Rows) -> dict[str, Any]:
+        """What `fit` takes beside the data."""
+        return {}
+
+    def space(self, y: Any, source: Source) -> ClassSpace | None:
+        """The classes of training data, if every row has one."""
+        return None
+
+    def prepare(self, request: TrainRequest) -> Training[Classifier]:
+        source = request.source
+        self.check_source(source, request.because)
+        kinds = self.kinds(request)
+        params = self._with_features(self.parameters(request, kinds[0]), source)
+        request.check_destination()
+        validation = self._validation_source(request)
+        # Settings that cannot work are refused before the time that reading, features and k-means take.
+        self.estimator(kinds[0])(**params).check_params()
+        rows = read(source, one_class=self.one_class)
+        classifier = self.estimator(self.kind_for(rows.y, kinds))(**params)
+        options = self.fit_options(request, rows)
+        space = self.space(rows.y, source)
+        if validation is not None:
+            held = read(validation, one_class=self.one_class, known=Known.of_training(rows, space))
+            if space is not None:
+                # `fit` would refuse them without naming the file.
+                class_codes(held.y, validation, space)
+            options["validation"] = held.X, held.y
+        return Training(
+            classifier,
+            rows.X,
+            rows.y,
+            n_units=len(rows.X) if isinstance(rows.X, list) else rows.X.shape[0],
+            options=options,
+            feature_names=rows.feature_names,
+            shown=[("rows left out, without label", str(rows.n_dropped))] if rows.n_dropped else [],
+            extra={"n_dropped_rows": rows.n_dropped} if self.one_class else {},
+        )
+
+    def _with_features(self, params: dict[str, Any], source: Source) -> dict[str, Any]:
+        """The parameters with a features step that suits the data."""
+        texts = source.kind == "jsonl"
+        params.setdefault("features", self.usual_features(source))
+        if texts and params["features"] == "auto":
+            params["features"] = "text"
+        known = get_args(get_type_hints(self.estimator())["features"])
+        fitting = ("text",) if texts else tuple(name for name in known if name != "text")
+        if params["features"] not in fitting:
+            raise SettingsError(
+                f"{source.called}: features must be {' or '.join(fitting)} for {self.per_row}, "
+                f"not {params['features']!r}"
+            )
+        return params
+
+    def _validation_source(self, request: TrainRequest) -> Source | None:
+        """Where the validation data are: as the training data, in other files."""
+        source, valid, labels = request.source, request.valid, request.valid_labels
+        if (valid is None or source.labels is None) and labels is not None:
+            missing = "--valid" if valid is None else "--labels"
+            raise SettingsError(f"--valid-labels goes with --valid and --labels; {missing} is not given")
+        if valid is None:
+            return None
+        if source.labels is not None and labels is None:
+            raise SettingsError("--labels gives the classes of DATA: give those of --valid by --valid-labels")
+        validation = source.at(valid, labels)
+        if validation.format == "auto" and source.kind in ("xc", "svmlight", "jsonl"):
+            validation = replace(validation, format=source.kind)
+        self.check_source(validation, request.because)
+        return validation
+
+    @abstractmethod
+    def best(
+        self, classifier: Classifier, predictor: Any, inputs: Any, k: int, request: PredictRequest
+    ) -> Iterator[writing.Best]:
+        """The k best labels of rows, a block at a time."""
+
+    def predict(self, classifier: Classifier, request: PredictRequest, report: Report) -> None:
+        from extremegp.progress import ProgressBar
+
+        out = request.out
+        if out is None:
+            raise SettingsError("--out must name the file to write")
+        if writing.suffix_of(out) not in writing.MEASURING and request.uncertainty:
+            raise SettingsError(f"--uncertainty needs --out to end in .jsonl, .tsv or .csv; it is {out}")
+        self.check_source(request.source, f"{request.model} is for {self.per_row}", labelled=False)
+        data = input_blocks(request.source, Known.of_model(classifier), one_class=self.one_class)
+        bar = ProgressBar(quiet=request.quiet)
+        names = [str(name) for name in classifier.classes_]
+        try:
+            blocks = self._blocks(classifier, data, request, bar)
+            n_rows = writing.write(out, blocks, names, self.measures if request.uncertainty else ())
+        finally:
+            bar.close()
+        seconds, what = report.seconds, self.label[1]
+        best = f"the {request.top_k} best of {len(names)} {what} each"
+        report.lines(f"{n_rows} rows, {best}, to {out} in {seconds:.1f} s")
+        result = {
+            "out": str(out),
+            "n_rows": n_rows,
+            f"n_{what}": len(names),
+            "top_k": request.top_k,
+            "seconds": seconds,
+        }
+        report.result(result | (self.told_of_search(classifier, request, report) if n_rows else {}))
+
+    def told_of_search(self, classifier: Classifier, request: PredictRequest, report: Report) -> dict[str, Any]:
+        """Say how labels were searched for, where this was not exact."""
+        return {}
+
+    def _blocks(
+        self, classifier: Classifier, data: Iterator[InputBlock], request: PredictRequest, bar: ProgressBar
+    ) -> Iterator[writing.Best]:
+        """The best labels of all rows, a block at a time."""
+        predictor, k, n_rows = classifier.predictor(), min(request.top_k, len(classifier.classes_)), 0
+        for block in data if request.given is None else [joined(data)]:
+            done = 0
+            inputs = classifier.features_.transform(block.X)
+            for best in self.best(classifier, predictor, inputs, k, request):
+                yield best
+                done += len(best.labels)
+                share = block.before + (block.after - block.before) * done / block.n_rows
+                name = f"{n_rows + done} rows"
+                bar.show(name, share, 1.0, f"{name}, {100 * share:.0f} %, ")
+            n_rows += block.n_rows

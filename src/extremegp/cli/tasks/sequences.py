@@ -1,0 +1,357 @@
+"""A label for every token of sequences, which files hold in columns."""
+
+from __future__ import annotations
+
+import io
+import sys
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from extremegp.cli import columns
+from extremegp.cli.app import say
+from extremegp.cli.columns import Sequences
+from extremegp.cli.console import Report, check_plot, percent, write_plot
+from extremegp.cli.inputs import Source
+from extremegp.cli.options import Decoding
+from extremegp.cli.rows import class_space, naming
+from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, Task, Training, TrainRequest
+from extremegp.errors import DataError, SettingsError
+from extremegp.presets import SEQUENCE_PRESETS
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from extremegp.data import FloatMatrix, Template
+    from extremegp.estimators import SequenceGPClassifier
+    from extremegp.metrics import SequenceMetrics, SpanScore
+
+_SHARES = ("token_error", "sequence_error", "marginal_error", "span_precision", "span_recall", "span_f1")
+_PROBABILITIES = {
+    "nll_unstruct": "NLL_unstruct (nats)",
+    "nll_unstruct_per_token": "NLL_unstruct (nats/token)",
+    "nll_struct": "NLL_struct (nats)",
+    "nll_struct_per_token": "NLL_struct (nats/token)",
+    "brier": "brier (/token)",
+    "ece": "ece",
+    "aurc": "aurc",
+    "excess_aurc": "excess_aurc",
+    "seconds": "seconds (s)",
+}
+_SHOWN_LABELS = 5
+_OF_ROWS = (".jsonl", ".csv", ".npz")
+
+
+class LabelledTokens(Task["SequenceGPClassifier"]):
+    """A label for every token."""
+
+    name = "sequence"
+    per_row = "a label for every token of sequences"
+    estimators = {"factor": "SequenceGPClassifier"}  # noqa: RUF012
+    presets = SEQUENCE_PRESETS
+    rows = "tokens"
+    unit = "sequence"
+
+    def prepare(self, request: TrainRequest) -> Training[SequenceGPClassifier]:
+        source, path = request.source, request.template
+        params = self.parameters(request)
+        request.check_destination()
+        template = None if path is None else _read_template(path)
+        classifier = self.estimator()(**params, template=template)
+        # What cannot work is refused before the time that reading takes.
+        classifier.check_params()
+        n_columns = _n_columns(source)
+        if template is None or path is None:
+            template = _default_template(n_columns, quiet=request.quiet)
+        else:
+            _check_columns(template, path, n_columns, source)
+        classifier.set_params(template=str(template))
+        held = None if request.valid is None else source.at(request.valid)
+        if held is not None and (width := columns.width(held)) != n_columns + 1:
+            raise DataError(
+                f"the line has {columns.counted(width)}, but {source.path} has {n_columns + 1}",
+                path=held.path,
+                line=columns.first_token_line(held.path),
+            )
+        X, y = columns.read(source, labelled=True)
+        # `fit` would refuse labels that nothing can be learnt from without naming the file.
+        class_space(list(chain.from_iterable(y or ())), source, name="the last column")
+        return Training(
+            classifier,
+            X,
+            y,
+            n_units=len(X),
+            options={} if held is None else {"validation": columns.read(held, labelled=True)},
+            shown=[("sequences", str(len(X)))],
+            extra={"n_sequences": len(X), "n_columns": n_columns, "template": str(template)},
+        )
+
+    def evaluate(self, classifier: SequenceGPClassifier, request: EvaluateRequest, report: Report) -> None:
+        source = request.source
+        check_plot(request.plot)
+        columns.check_width(classifier, request.model, source, labelled=True)
+        quality, note = _metrics(classifier)
+        never_seen = _measure(quality, classifier, source, request.decoding)
+        metrics = quality.compute() | {"seconds": report.seconds}
+        counts = {name: int(metrics.pop(name)) for name in ("n_sequences", "n_tokens", "n_unknown")}
+        if request.plot is not None:
+            write_plot(request.plot, quality.tokens, source.path.name)
+        spans = quality.span_scores() if "span_f1" in metrics else {}
+        _show(report, f"{request.model} on {source.path}", metrics, spans)
+        if note is not None:
+            report.lines(note)
+        if never_seen:
+            listed = ", ".join(never_seen[:_SHOWN_LABELS]) + (", ..." if len(never_seen) > _SHOWN_LABELS else "")
+            wrong = f"{counts['n_unknown']} of {counts['n_tokens']} tokens have a label that training never saw"
+            report.lines(f"{wrong} ({listed}); they count as wrong, and have no part in the likelihoods.")
+        report.result(
+            {
+                "metrics": metrics,
+                "n_sequences": counts["n_sequences"],
+                "n_tokens": counts["n_tokens"],
+                "n_labels": len(classifier.classes_),
+                "n_unknown_tokens": counts["n_unknown"],
+                "decoding": request.decoding or classifier.decoding,
+                "spans": {
+                    kind: {"support": s.support, "predicted": s.predicted, "f1": s.f1} for kind, s in spans.items()
+                },
+                "note": note,
+            }
+        )
+
+    def predict(self, classifier: SequenceGPClassifier, request: PredictRequest, report: Report) -> None:
+        from extremegp.storage.streams import atomic_writer, base_suffix
+
+        source, out, k_best = request.source, request.out, request.k_best
+        if k_best is not None and request.decoding is not None:
+            raise SettingsError("--k-best orders labellings by their probability; leave out --decoding")
+        if out is not None and {out.suffix.lower(), base_suffix(out)} & set(_OF_ROWS):
+            raise SettingsError(f"--out of sequences is text in columns: let it end in .txt or .tsv; it is {out}")
+        columns.check_width(classifier, request.model, source, labelled=False)
+        sequences = columns.read(source, labelled=False).sequences
+        names = [str(name) for name in classifier.classes_]
+        encoding = source.encoding or "utf-8"
+        _check_writable(sequences, names, source, encoding)
+        text = io.StringIO()
+        if k_best is None:
+            _write_best(text, classifier, sequences, names, request)
+        else:
+            _write_k_best(text, classifier, sequences, k_best, request.probabilities)
+        content = text.getvalue().encode(encoding)
+        if out is None:
+            sys.stdout.flush()
+            sys.stdout.buffer.write(content)
+        else:
+            with atomic_writer(out) as stream:
+                stream.write(content)
+        n_tokens, seconds = sum(map(len, sequences)), report.seconds
+        best = "" if k_best is None else f", the {k_best} best labellings each,"
+        report.lines(f"{len(sequences)} sequences of {n_tokens} tokens{best} to {out} in {seconds:.1f} s")
+        report.result(
+            {
+                "out": None if out is None else str(out),
+                "n_sequences": len(sequences),
+                "n_tokens": n_tokens,
+                "n_labels": len(names),
+                "decoding": None if k_best else request.decoding or classifier.decoding,
+                "k_best": k_best,
+                "seconds": seconds,
+            }
+        )
+
+    def details(self, classifier: SequenceGPClassifier) -> dict[str, Any]:
+        template = classifier.features_.template
+        return {"n_columns": classifier.features_.n_columns, "template": template and str(template)}
+
+
+def _read_template(path: Path) -> Template:
+    from extremegp.data import Template
+
+    return Template.parse(_text(path), name=str(path))
+
+
+def _text(path: Path) -> str:
+    from extremegp.storage.streams import line_blocks
+
+    try:
+        return b"".join(line_blocks(path)).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise DataError("not UTF-8 text; convert the template to UTF-8", path=path) from error
+
+
+def _default_template(n_columns: int, *, quiet: bool) -> Template:
+    from extremegp.data.templates import default_template
+
+    if not quiet:
+        say(
+            f"no --template: features are the column{'s' * (n_columns > 1)} of the tokens -2 to 2, pairs (-1,0) "
+            "and (0,1) of neighbours, and B; `extremegp info` shows the template"
+        )
+    return default_template(n_columns)
+
+
+def _n_columns(source: Source) -> int:
+    """Columns beside the label."""
+    n_columns = columns.width(source) - 1
+    if not n_columns:
+        raise DataError(
+            "the line has only one column, so beside the label, which is the last, there is nothing; name what "
+            "separates columns by --separator",
+            path=source.path,
+            line=columns.first_token_line(source.path),
+        )
+    return n_columns
+
+
+def _check_columns(template: Template, path: Path, n_columns: int, source: Source) -> None:
+    """Refuse a template with macros of columns that the data do not have."""
+    for rule in template.rules:
+        beyond = [column for _, column in rule.macros if column >= n_columns]
+        if beyond:
+            lines = [line.rstrip(" \t\r") for line in _text(path).split("\n")]
+            raise DataError(
+                f"{rule.line!r} asks for column {beyond[0]}, but {source.path} has {columns.counted(n_columns)} "
+                "beside the label; columns are counted from 0",
+                path=path,
+                line=lines.index(rule.line) + 1,
+            )
+
+
+def _decoded(
+    classifier: SequenceGPClassifier, x: FloatMatrix, lengths: NDArray[np.int64], decoding: Decoding | None
+) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.float32]]]:
+    """Label all sequences as `SequenceGPClassifier.predict` does, each drawn for once, in blocks of a bounded size.
+
+    Args:
+        classifier: the model.
+        x: inputs of the tokens, one sequence after the other.
+        lengths: of the sequences.
+        decoding: how; None for what the model was trained with.
+
+    Returns:
+        An iterator of blocks, which say what the model thinks of some sequences, with B predicted labels of all their
+        tokens, by code, and B x V marginal probabilities.
+    """
+    import numpy as np
+
+    from extremegp.estimators.sequences import DECODINGS
+    from extremegp.settings.domains import choice
+
+    decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
+    for block in classifier.predictor().blocks(x, lengths):
+        marginals = block.marginals().mean(0)
+        if decoding == "viterbi":
+            paths = block.k_best(1)[0][:, 0].cpu().numpy()
+            codes = np.concatenate([path[:n] for path, n in zip(paths, block.lengths.tolist(), strict=True)])
+        else:
+            codes = marginals.argmax(1).cpu().numpy()
+        yield block, codes, marginals.cpu().numpy()
+
+
+def _metrics(classifier: SequenceGPClassifier) -> tuple[SequenceMetrics, str | None]:
+    """The metrics, and what is to be told of those that cannot be had."""
+    from extremegp.metrics import SequenceMetrics
+
+    names = classifier.classes_.tolist()
+    try:
+        return SequenceMetrics(names), None
+    except ImportError:
+        note = "F1 of spans is left out: it needs seqeval, pip install 'extremegp[sequences]'"
+        return SequenceMetrics(names, spans=False), note
+
+
+def _measure(
+    quality: SequenceMetrics, classifier: SequenceGPClassifier, source: Source, decoding: Decoding | None
+) -> list[str]:
+    """Add all sequences of a file to the metrics, and give the labels in it that training never saw."""
+    import numpy as np
+    import torch
+
+    from extremegp.data import encode_label_sequences
+
+    sequences, labels = columns.read(source, labelled=True)
+    x, lengths = classifier.features_.transform(sequences)
+    with naming(source):
+        codes, _ = encode_label_sequences(labels or (), lengths, classifier.label_space_, "ignore", "the last column")
+    names = np.array(list(chain.from_iterable(labels or ())))
+    ends = lengths.cumsum()
+    for block, predicted, marginals in _decoded(classifier, x, lengths, decoding):
+        own = lengths[block.sequences]
+        rows = slice(ends[block.sequences.start] - own[0], ends[block.sequences.stop - 1])
+        known = torch.split(torch.from_numpy(codes[rows]).clamp(min=0), own.tolist())
+        padded = torch.nn.utils.rnn.pad_sequence([*known], batch_first=True).to(block.lengths.device)
+        quality.update(
+            names[rows], predicted, marginals, lengths=own, sequence_log_prob=block.log_prob(padded).cpu().numpy()
+        )
+    return list(np.unique(names[codes < 0]).tolist())
+
+
+def _show(report: Report, title: str, metrics: dict[str, float], spans: dict[str, SpanScore]) -> None:
+    report.table(title, ("metric", "%"), [(name, percent(metrics[name])) for name in _SHARES if name in metrics])
+    report.table(
+        "Probabilities",
+        ("metric", "value"),
+        [(called, f"{metrics[name]:.4g}") for name, called in _PROBABILITIES.items()],
+    )
+    if spans:
+        report.table(
+            "Spans",
+            ("type", "spans", "predicted", "precision %", "recall %", "F1 %"),
+            [
+                (kind, str(each.support), str(each.predicted), *map(percent, (each.precision, each.recall, each.f1)))
+                for kind, each in spans.items()
+            ],
+        )
+
+
+def _check_writable(sequences: Sequences, names: list[str], source: Source, encoding: str) -> None:
+    """Refuse, before the work, cells and labels that columns cannot hold."""
+    from extremegp.data import write_columns
+
+    trial = io.StringIO()
+    with naming(source):
+        write_columns(trial, sequences, [["O"] * len(tokens) for tokens in sequences], encoding=encoding)
+    write_columns(trial, [[("token",)] * len(names)], [names])
+    try:
+        "".join(names).encode(encoding)
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"the model has labels that cannot be written in {encoding}; convert {source.path} to UTF-8"
+        ) from error
+
+
+def _write_best(
+    text: io.StringIO, classifier: SequenceGPClassifier, sequences: Sequences, names: list[str], request: PredictRequest
+) -> None:
+    import numpy as np
+
+    from extremegp.data import write_columns
+
+    labels: list[Sequence[str]] = []
+    certain: list[Sequence[float]] = []
+    x, lengths = classifier.features_.transform(sequences)
+    for block, codes, marginals in _decoded(classifier, x, lengths, request.decoding):
+        cuts = lengths[block.sequences].cumsum()[:-1]
+        labels += [[names[code] for code in own] for own in np.split(codes, cuts)]
+        certain += [own.tolist() for own in np.split(marginals[np.arange(len(codes)), codes], cuts)]
+    write_columns(text, sequences, labels, probabilities=certain if request.probabilities else None)
+
+
+def _write_k_best(
+    text: io.StringIO, classifier: SequenceGPClassifier, sequences: Sequences, k: int, probabilities: bool
+) -> None:
+    import numpy as np
+
+    from extremegp.data import write_columns
+
+    found = classifier.predict_k_best(sequences, k)
+    marginals: list[Any] = classifier.predict_marginals(sequences) if probabilities else [None] * len(sequences)
+    for tokens, labellings, of_tokens in zip(sequences, found, marginals, strict=True):
+        for rank, (labels, log_prob) in enumerate(labellings):
+            certain = None
+            if of_tokens is not None:
+                certain = [of_tokens[np.arange(len(tokens)), classifier.label_space_.encode(labels)]]
+            text.write(f"# {rank} {log_prob:.6f}\n")
+            write_columns(text, [tokens], [labels.tolist()], probabilities=certain)
