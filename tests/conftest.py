@@ -6,6 +6,12 @@ from pathlib import Path
 
 import pytest
 from hypothesis import settings
+from jaxtyping import install_import_hook
+
+from tests.checked import start_checking
+
+# Before any test imports the package.
+hook = install_import_hook("extremegp", "tests.checked.checked")
 
 # A loaded machine must not fail a property test, and a failure must come back on the next run.
 settings.register_profile("extremegp", deadline=None, derandomize=True)
@@ -19,3 +25,8 @@ def shared_data(pytestconfig: pytest.Config) -> Path:
     if not folder.is_dir():
         pytest.skip(f"needs the real datasets, and there is no folder {folder}")
     return folder
+
+
+@pytest.fixture(autouse=True)
+def shapes_are_checked() -> None:
+    start_checking()

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.kernels import (
     ArcCosine,
     Kernel,
@@ -20,9 +23,11 @@ from extremegp.engine.kernels import (
     WhiteNoise,
 )
 from extremegp.engine.latents import SparseGP
+from extremegp.engine.mixing import IdentityMixing, Mixing
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import parts_of
 from extremegp.engine.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
-from extremegp.engine.sparse import SparseRows
+from extremegp.engine.sparse import Inputs, SparseRows
 from extremegp.settings.model import ModelSettings
 from tests.reference import svgp
 
@@ -47,6 +52,23 @@ def sparse_rows(matrix: NDArray[np.float64], dtype: torch.dtype = torch.float64)
     return SparseRows.from_scipy(scipy.sparse.csr_matrix(matrix), dtype=dtype)
 
 
+def batch_of(y: SparseRows, x: Inputs | None = None, **known: Any) -> Batch:
+    """A batch with these labels; its inputs are of no matter unless they are given."""
+    return Batch(torch.zeros(y.shape[0], 1, dtype=y.dtype) if x is None else x, y, **known)
+
+
+def loadings_of(mixing: Mixing) -> Tensor:
+    """Phi, K x P: diagonal where every label has a function of its own."""
+    loadings = mixing.log_scales.exp().diag() if isinstance(mixing, IdentityMixing) else mixing.loadings
+    return loadings.detach()
+
+
+def project(module: nn.Module) -> None:
+    """As after every step of an optimiser."""
+    for part in parts_of(module):
+        part.project()
+
+
 @torch.no_grad()
 def randomise(module: nn.Module, *, scale: float = 0.3, seed: int = 0) -> None:
     """Move every parameter away from its start, so that no term of a formula is hidden by a zero."""
@@ -59,7 +81,7 @@ def random_model(settings: ModelSettings, *, scale: float = 0.3, seed: int = 0) 
     """A float64 model of the settings with every parameter random."""
     model = settings.build().double()
     randomise(model, scale=scale, seed=seed)
-    model.latents.project()
+    project(model)
     return model
 
 

@@ -10,13 +10,14 @@ import sys
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 import typer
 
 from extremegp.cli import app
-from extremegp.cli.inputs import Task
-from extremegp.cli.settings import parse_settings, presets_of
+from extremegp.cli.settings import parse_settings
+from extremegp.cli.tasks import TASKS, Task
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -50,11 +51,11 @@ def commands(page: Path) -> Iterator[list[str]]:
                 yield words[1:]
 
 
-def task_of(words: list[str], options: set[str]) -> Task:
+def task_of(words: list[str], options: set[str]) -> Task[Any]:
     """What a command trains for."""
     if "sequence" in words or SEQUENCE_OPTIONS & options:
-        return "sequence"
-    return "multiclass" if "multiclass" in words or CLASS_OPTIONS & options else "multilabel"
+        return TASKS["sequence"]
+    return TASKS["multiclass" if "multiclass" in words or CLASS_OPTIONS & options else "multilabel"]
 
 
 def page_id(page: Path) -> str:
@@ -95,9 +96,9 @@ def test_commands_and_their_options_exist(page: Path) -> None:
         for option, value in pairwise(words):
             task = task_of(words, set(options))
             if option == "--set":
-                parse_settings([value], task)
+                parse_settings([value], task.estimators["factor"])
             if option == "--preset":
-                assert value in presets_of(task)
+                assert value in task.presets
 
 
 def test_pages_have_blocks_to_check() -> None:

@@ -21,9 +21,19 @@ from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 from tests.cli.conftest import QUICK, Run
 
-from extremegp.cli.convert import _Bar
-from extremegp.data import convert, make_features, mapped, open_dataset, read_dataset, words, write_jsonl, write_xc
-from extremegp.data.mapped import MappedWriter
+from extremegp.cli.convert import Watch
+from extremegp.data import (
+    convert,
+    make_features,
+    mapped,
+    mapped_writer,
+    open_dataset,
+    read_dataset,
+    words,
+    write_jsonl,
+    write_xc,
+)
+from extremegp.data.mapped_writer import MappedWriter
 from extremegp.data.svmlight import SvmlightStream
 from extremegp.errors import DataError, SettingsError
 from extremegp.storage.streams import text_blocks
@@ -358,18 +368,18 @@ def test_interruptions_end_with_130_and_a_line(tmp_path: Path, run: Run, monkeyp
 def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monotonic, clock = time.monotonic, iter([0.0, 0.0, 20.0, 21.0])
+    monotonic, clock = time.monotonic, iter([0.0, 0.0, 0.0, 20.0, 21.0])
     monkeypatch.setattr(time, "monotonic", lambda: next(clock))
-    bar = _Bar(quiet=False)
+    watch = Watch(quiet=False)
     for read in (1 << 20, 3 << 20, 4 << 20):
-        bar.reading("rows", 7, read, 5 << 20)
+        watch.reading("rows", 7, read, 5 << 20)
     assert capsys.readouterr().err == "rows: 7 rows, 3 of 5 MiB, 20 s left\n"
     monkeypatch.setattr(time, "monotonic", monotonic)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")
-    bar = _Bar(quiet=False)
-    bar.reading("rows", 1234, 1 << 20, 5 << 20)
-    bar.close()
+    watch = Watch(quiet=False)
+    watch.reading("rows", 1234, 1 << 20, 5 << 20)
+    watch.bar.close()
     assert "1234" in capsys.readouterr().err
 
 
@@ -414,7 +424,8 @@ def test_classes_of_a_converted_data_set(tmp_path: Path, run: Run, class_files: 
 @pytest.mark.parametrize("kind", ["xc", "svmlight", "jsonl"])
 def test_memory_does_not_grow_with_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, kind: str) -> None:
     small_blocks(monkeypatch, 1 << 16)
-    monkeypatch.setattr(mapped, "_BLOCK_ROWS", 1 << 10)
+    for module in (mapped, mapped_writer):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 1 << 10)
     peaks = []
     for n_rows in (6_000, 60_000):
         path = source(tmp_path, kind, n_rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +10,7 @@ import pytest
 from tests.cli.conftest import N_LABELS, Run
 
 import extremegp
+from extremegp.cli.tasks import labels as task
 from extremegp.data import read_xc
 from extremegp.metrics import PROPENSITY_PRESETS, propensities, psp_at_k
 
@@ -45,8 +45,7 @@ def test_of_many_labels_the_best_of_each_row_are_measured(
     files: Path, model: Path, run: Run, by: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     everything = _evaluated(run, model, files / "test.txt", "--by", by)
-    # By name: the function of that name hides the module.
-    monkeypatch.setattr(sys.modules["extremegp.cli.evaluate"], "DENSE_LABELS", N_LABELS - 1)
+    monkeypatch.setattr(task, "DENSE_LABELS", N_LABELS - 1)
     best = _evaluated(run, model, files / "test.txt", "--by", by)
     of_all = {"log_loss", "brier", "ece", "ece_top"}
     assert best.keys() - everything.keys() == {"log_loss_top20", "ece_top20"}

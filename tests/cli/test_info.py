@@ -16,7 +16,7 @@ from extremegp import datasets
 from extremegp.data import read_xc
 from extremegp.data.debtags import DebtagsDataset
 from extremegp.presets import CLASS_PRESETS, INDUCING, KERNELS, POSTERIORS, PRESETS, SEQUENCE_PRESETS
-from extremegp.settings.model import INDUCING_NAMES, KERNEL_NAMES, POSTERIOR_NAMES
+from extremegp.settings.parts import KERNEL_NAMES, REGISTRIES
 
 
 def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
@@ -130,8 +130,8 @@ def test_presets_only_hold_parameters_that_exist() -> None:
     for preset in PRESETS.values():
         assert preset.settings.keys() <= known
         assert preset.settings["kernel"] in KERNEL_NAMES
-        assert preset.settings["posterior"] in POSTERIOR_NAMES
-        assert preset.settings["inducing"] in INDUCING_NAMES
+        assert preset.settings["posterior"] in REGISTRIES["posterior"]
+        assert preset.settings["inducing"] in REGISTRIES["inducing"]
 
 
 def test_every_preset_of_classes_can_be_trained(class_files: Path, tmp_path: Path, run: Run) -> None:

@@ -16,9 +16,10 @@ import scipy.sparse
 from tests.cli.conftest import CLASSES, N_FEATURES, N_LABELS, Run
 
 import extremegp
-from extremegp.cli.row_blocks import RowProgress
-from extremegp.data import convert, read_xc, svmlight, text, validation, xc
+from extremegp.data import convert, read_xc, svmlight, text, xc
 from extremegp.data.features import Features, TextFeatures, UnitFeatures
+from extremegp.engine import matrices
+from extremegp.progress import ProgressBar
 from extremegp.storage.streams import text_blocks
 
 _NAMES = ["red", "green, dark", "blue", "black"]
@@ -167,7 +168,7 @@ def _in_small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let readers give a few lines or rows at a time."""
     for module in (xc, svmlight, text):
         monkeypatch.setattr(module, "text_blocks", partial(text_blocks, block_bytes=200))
-    monkeypatch.setattr(validation, "_BLOCK_ENTRIES", 30)
+    monkeypatch.setattr(matrices, "_BLOCK_ENTRIES", 30)
 
 
 @pytest.mark.parametrize("kind", ["txt", "svm", "jsonl", "mapped", "txt.gz"])
@@ -243,7 +244,7 @@ def test_progress_tells_rows_and_time_left(
     _in_small_blocks(monkeypatch)
     args = ("predict", model, files / "test.txt", "--out", tmp_path / "o.csv")
     assert run(*args).stderr == ""
-    monkeypatch.setattr(RowProgress.__init__, "__kwdefaults__", {"patience": 0.0, "interval": 0.0})
+    monkeypatch.setattr(ProgressBar.__init__, "__kwdefaults__", {"patience": 0.0, "interval": 0.0, "quiet": False})
     lines = run(*args).stderr.splitlines()
     shown = [re.fullmatch(r"(\d+) rows, +(\d+) %, \d+ s left", line) for line in lines]
     assert all(shown)

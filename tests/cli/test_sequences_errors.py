@@ -297,3 +297,10 @@ def test_altered_parameters_of_prediction_are_named(
     config["params"][name] = value
     (tmp_path / "m" / "config.json").write_text(json.dumps(config))
     run.fails(command, tmp_path / "m", sequence_files / "test.txt", naming=f"{name} must be")
+
+
+def test_a_limit_of_memory_is_for_sequences_too(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    args = ("train", sequence_files / "train.txt", "--task", "sequence", "--out", tmp_path / "m", "--max-memory")
+    run.fails(*args, "1M", naming="max_memory is 0.00 GB: raise it")
+    run.fails(*args, "much", naming="max_memory must be bytes")
+    assert not (tmp_path / "m").exists()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from extremegp.cli.common import duration
-from extremegp.cli.settings import parse_settings
+from extremegp.cli.settings import duration, parse_settings
 from extremegp.errors import SettingsError
 
 
@@ -48,21 +47,21 @@ def test_values_are_read_by_the_type_of_the_parameter() -> None:
     }
 
 
-def test_parameters_are_those_of_the_estimator_of_the_task() -> None:
+def test_parameters_are_those_of_the_estimator() -> None:
     for text, value in (("0.3", 0.3), ("30", 30), ("auto", "auto"), ("none", None)):
-        parsed = parse_settings([f"n_sampled_classes={text}"], "multiclass")["n_sampled_classes"]
+        parsed = parse_settings([f"n_sampled_classes={text}"], "MultiClassGPClassifier")["n_sampled_classes"]
         assert parsed == value
         assert type(parsed) is type(value)
-    assert parse_settings(["likelihood=one-vs-each", "class_sampling=pair"], "multiclass") == {
+    assert parse_settings(["likelihood=one-vs-each", "class_sampling=pair"], "MultiClassGPClassifier") == {
         "likelihood": "one-vs-each",
         "class_sampling": "pair",
     }
     with pytest.raises(SettingsError, match="n_sampled_classes must be an integer or a number or auto or none"):
-        parse_settings(["n_sampled_classes=few"], "multiclass")
+        parse_settings(["n_sampled_classes=few"], "MultiClassGPClassifier")
     with pytest.raises(SettingsError, match="'propensity' is unknown"):
-        parse_settings(["propensity=auto"], "multiclass")
-    with pytest.raises(SettingsError, match="'likelihood' is unknown"):
-        parse_settings(["likelihood=softmax"])
+        parse_settings(["propensity=auto"], "MultiClassGPClassifier")
+    with pytest.raises(SettingsError, match="'mixing' is unknown"):
+        parse_settings(["mixing=identity"])
 
 
 def test_whole_numbers_stay_integers() -> None:

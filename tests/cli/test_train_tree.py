@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import shutil
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -15,27 +14,27 @@ from tests.label_tree.test_training import InterruptAfter
 
 import extremegp
 from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
-from extremegp.label_tree import parts_folder, training
+from extremegp.cli.tasks import labels as task
+from extremegp.label_tree import combiner, levels, parts_folder, training
 
 _QUICK = ("--quiet", "--set", "n_inducing=5")
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_COMBINER_STEPS", 6)
+    monkeypatch.setattr(combiner, "_STEPS", 6)
 
 
 @pytest.fixture
 def few_labels_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    # The package has a function of the module's name.
-    monkeypatch.setattr(sys.modules["extremegp.cli.train"], "TREE_LABELS", N_LABELS - 1)
+    monkeypatch.setattr(task, "TREE_LABELS", N_LABELS - 1)
 
 
 @pytest.fixture(scope="module")
 def tree_model(files: Path, run: Run) -> Path:
     """Of train.txt with label names; tests must not change it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_COMBINER_STEPS", 40)
+        patch.setattr(combiner, "_STEPS", 40)
         folder = files / "tree"
         names = ("--labels-names", files / "names.txt")
         result = run("train", files / "train.txt", "--out", folder, "--model", "tree", *_QUICK, *names)
@@ -123,8 +122,7 @@ def test_evaluate_measures_it(files: Path, tree_model: Path, run: Run, monkeypat
     every = json.loads(run(*args).stdout)["metrics"]
     assert every["P@1"] > 0.6
     assert {"log_loss", "ece"} <= every.keys()
-    evaluate = sys.modules["extremegp.cli.evaluate"]
-    monkeypatch.setattr(evaluate, "DENSE_LABELS", 1)
+    monkeypatch.setattr(task, "DENSE_LABELS", 1)
     top = json.loads(run(*args).stdout)["metrics"]
     assert (top["P@1"], top["nDCG@3"]) == (every["P@1"], every["nDCG@3"])
 
@@ -181,19 +179,26 @@ def test_rows_with_fewer_candidates_have_shorter_lists(
     assert np.diff(scipy.sparse.load_npz(tmp_path / "out.npz").indptr).tolist() == lengths
 
 
-@pytest.mark.parametrize("args", [["--approximate", "0.9"], ["--given", "train.txt"], ["--uncertainty"]])
+@pytest.mark.parametrize(
+    ("args", "naming"),
+    [
+        (["--approximate", "0.9"], "a model of label trees searches its trees: leave out approximate"),
+        (["--given", "train.txt"], "a model of label trees cannot take given labels into account"),
+        (["--uncertainty"], "--uncertainty is for one class per row"),
+    ],
+)
 def test_what_the_model_cannot_do_is_refused(
-    files: Path, tree_model: Path, tmp_path: Path, run: Run, args: list[str]
+    files: Path, tree_model: Path, tmp_path: Path, run: Run, args: list[str], naming: str
 ) -> None:
     args = [str(files / arg) if arg.endswith(".txt") else arg for arg in args]
-    run.fails("predict", tree_model, files / "train.txt", "--out", tmp_path / "out.tsv", *args, naming="label")
+    run.fails("predict", tree_model, files / "train.txt", "--out", tmp_path / "out.tsv", *args, naming=naming)
     assert list(tmp_path.iterdir()) == []
 
 
 def test_the_same_command_resumes_and_cleans_up(
     files: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(training, "_BLOCK_WORK", 30)
+    monkeypatch.setattr(levels, "_BATCH_WORK", 30)
     out, expected = tmp_path / "m", tmp_path / "expected"
     checkpoint = Path(f"{out}.checkpoint")
     command = ("train", files / "train.txt", "--model", "tree", "--set", "leaf_size=2", *_QUICK)

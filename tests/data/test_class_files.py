@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy.sparse import csr_matrix
 
-from extremegp.data import Dataset, classes_of_dataset, read_labels, read_svmlight, read_xc, xc
+from extremegp.data import Dataset, classes_of_dataset, read_labels, read_svmlight, read_xc
 from extremegp.errors import DataError
 
 
@@ -122,17 +122,10 @@ def test_names_and_the_lowest_label_serve_where_the_source_has_them_and_no_order
 
 
 @given(rows=st.lists(st.lists(st.integers(0, 9), max_size=4, unique=True), min_size=1, max_size=12))
-def test_both_parsers_and_both_formats_keep_the_first_label(
-    tmp_path_factory: pytest.TempPathFactory, rows: list[list[int]]
-) -> None:
+def test_both_formats_keep_the_first_label(tmp_path_factory: pytest.TempPathFactory, rows: list[list[int]]) -> None:
     folder = tmp_path_factory.mktemp("first")
     lines = "".join(",".join(map(str, row)) + " 0:1\n" for row in rows)
     expected = [row[0] if row else -1 for row in rows]
-    block = lines.encode()
-    fast = xc._parse_fast(block, 1, 10)
-    assert fast is not None
-    slow = xc._parse_lines(block, 1, 10, folder / "data.txt", 2)
-    assert fast.first_labels.tolist() == slow.first_labels.tolist() == expected
     for data in (
         read_xc(save(folder, "data.txt", f"{len(rows)} 1 10\n{lines}")),
         read_svmlight(save(folder, "data.svm", lines), zero_based=True),

@@ -155,6 +155,21 @@ def test_entries_other_than_zero_and_one_are_refused_with_their_place(make: Any,
         encode_targets(make(Y))
 
 
+@pytest.mark.parametrize("make", [sparse.csr_matrix, np.asarray])
+def test_counts_are_taken_where_they_are_asked_for(make: Any) -> None:
+    y, space = encode_targets(make(np.array([[0.0, 2.0, 1.0], [300.0, 0.0, 0.0]])), counts=True)
+    assert space is None
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y.toarray(), [[0, 2, 1], [300, 0, 0]])
+    assert y.nnz == 3
+
+
+@pytest.mark.parametrize("entry", [-1.0, 0.5, np.inf, 2.0**24 + 2])
+def test_entries_that_are_no_counts_are_refused_with_their_place(entry: float) -> None:
+    with pytest.raises(DataError, match=r"counts, 0, 1, 2 and so on, but has .* at row 1, column 2"):
+        encode_targets(np.array([[0.0, 2.0, 1.0], [3.0, 0.0, entry]]), counts=True)
+
+
 @pytest.mark.parametrize("dtype", [bool, np.int8, np.float32])
 def test_a_position_stored_twice_is_refused(dtype: Any) -> None:
     Y = sparse.csr_matrix((np.ones(2, dtype), np.asarray([1, 1]), np.asarray([0, 2])), shape=(1, 2))

@@ -20,33 +20,36 @@ from scipy.sparse.linalg import aslinearoperator
 from extremegp import MultiLabelGPClassifier
 from extremegp.data import (
     MappedWriter,
-    _temporary,
     encode_targets,
     make_features,
     mapped,
+    mapped_writer,
     open_dataset,
     read_dataset,
     recognise_format,
-    validation,
 )
-from extremegp.data._temporary import mapped_blocks, take_rows
-from extremegp.data.mapped import Done
-from extremegp.data.validation import check_inputs, column_counts, csr_of, is_mapped, row_blocks
-from extremegp.data.xc import Dataset
+from extremegp.data import rows as data_rows
+from extremegp.data.blocks import Dataset
+from extremegp.data.mapped_writer import Done
+from extremegp.data.rows import mapped_blocks, take_rows
+from extremegp.data.validation import check_inputs
+from extremegp.engine import centres
+from extremegp.engine import matrices as engine_matrices
+from extremegp.engine.matrices import column_counts, csr_of, is_mapped, row_blocks
+from extremegp.engine.mixing import _float64_operator
 from extremegp.errors import DataError
 from extremegp.estimators import fitting
-from extremegp.estimators.fitting import split, stored_in_memory
+from extremegp.estimators.fitting import Examples, split, stored_in_memory
 from extremegp.prediction import predictor as prediction
-from extremegp.training import start as initialisation
-from extremegp.training.start import _float64_operator
 
 N, D, K = 37, 11, 5
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "_BLOCK_ENTRIES", 13)
-    monkeypatch.setattr(mapped, "_BLOCK_ROWS", 7)
+    monkeypatch.setattr(engine_matrices, "_BLOCK_ENTRIES", 13)
+    for module in (mapped, mapped_writer):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 7)
 
 
 def matrices(seed: int = 0, n_rows: int = N) -> tuple[csr_matrix, csr_matrix]:
@@ -183,7 +186,7 @@ def test_bad_rows_are_refused_by_the_writer(tmp_path: Path) -> None:
         MappedWriter(tmp_path / "b" / "thesis.tex" / "c")
 
 
-@pytest.mark.parametrize("stopped_at", range(6))
+@pytest.mark.parametrize("stopped_at", range(8))
 def test_writing_goes_on_after_the_last_flush(tmp_path: Path, stopped_at: int, monkeypatch: pytest.MonkeyPatch) -> None:
     X, Y = matrices()
     expected = write(tmp_path / "whole", X, Y)
@@ -200,16 +203,16 @@ def test_writing_goes_on_after_the_last_flush(tmp_path: Path, stopped_at: int, m
         # The end fails after some of the arrays have their names.
         complete, calls = MappedWriter._complete, iter(range(stopped_at))
 
-        def failing(self: MappedWriter, name: str, count: int) -> None:
+        def failing(self: MappedWriter, *arguments: Any) -> None:
             if next(calls, None) is None:
                 raise OSError(28, "No space left on device")
-            complete(self, name, count)
+            complete(self, *arguments)
 
         with monkeypatch.context() as patch:
             patch.setattr(MappedWriter, "_complete", failing)
-            with pytest.raises(DataError, match="No space left") if stopped_at < 5 else nullcontext():
+            with pytest.raises(DataError, match="No space left") if stopped_at < 7 else nullcontext():
                 writer.finish(D, K)
-    if stopped_at < 5:
+    if stopped_at < 7:
         assert not (folder / "dataset.json").exists()
         with MappedWriter(folder, done=done) as writer:
             writer.finish(D, K)
@@ -403,7 +406,7 @@ def test_a_full_folder_of_temporary_files_is_one_error(folder: Path, monkeypatch
         raise OSError(28, "No space left on device")
 
     X = open_dataset(folder).X
-    monkeypatch.setattr(_temporary, "write_all", full)
+    monkeypatch.setattr(data_rows, "write_all", full)
     with pytest.raises(DataError, match=r"No space left on device; free space there, or set TMPDIR"):
         make_features("unit").fit(X).transform(X)
 
@@ -424,13 +427,9 @@ def test_rows_of_mapped_data_stay_on_disk(folder: Path) -> None:
     taken = take_rows(data.X, rows)
     assert is_mapped(taken)
     assert same(taken, X[rows])
-    of_memory = split(X, Y, fraction=0.3, patience=None, rng=np.random.default_rng(2))
-    of_files = split(data.X, data.Y, fraction=0.3, patience=None, rng=np.random.default_rng(2))
-    for a, b in (
-        (of_memory[0], of_files[0]),
-        (of_memory[1], of_files[1]),
-        *zip(of_memory[2], of_files[2], strict=True),
-    ):
+    of_memory = split(Examples(X, Y), fraction=0.3, patience=None, rng=np.random.default_rng(2))
+    of_files = split(Examples(data.X, data.Y), fraction=0.3, patience=None, rng=np.random.default_rng(2))
+    for a, b in zip([*of_memory[0][:2], *of_memory[1][:2]], [*of_files[0][:2], *of_files[1][:2]], strict=True):
         assert same(a, b)
         assert is_mapped(b)
     assert (stored_in_memory(X), stored_in_memory(data.X), stored_in_memory(X.toarray())) == (X.nnz, 0, N * D)
@@ -471,8 +470,9 @@ def test_training_on_mapped_data_is_training_in_memory_to_the_bit(folder: Path, 
 
 @pytest.mark.slow
 def test_memory_does_not_grow_with_the_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(validation, "_BLOCK_ENTRIES", 1 << 14)
-    monkeypatch.setattr(mapped, "_BLOCK_ROWS", 1 << 12)
+    monkeypatch.setattr(engine_matrices, "_BLOCK_ENTRIES", 1 << 14)
+    for module in (mapped, mapped_writer):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 1 << 12)
     peaks = []
     for n_blocks in (10, 80):
         folder = tmp_path / str(n_blocks)
@@ -502,9 +502,10 @@ def test_memory_does_not_grow_with_the_data(tmp_path: Path, monkeypatch: pytest.
 def test_training_takes_memory_for_a_batch_and_not_for_the_data(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(validation, "_BLOCK_ENTRIES", 1 << 14)
-    monkeypatch.setattr(mapped, "_BLOCK_ROWS", 1 << 12)
-    monkeypatch.setattr(initialisation, "_START_ROWS", 1000)
+    monkeypatch.setattr(engine_matrices, "_BLOCK_ENTRIES", 1 << 14)
+    for module in (mapped, mapped_writer):
+        monkeypatch.setattr(module, "BLOCK_ROWS", 1 << 12)
+    monkeypatch.setattr(centres, "_START_ROWS", 1000)
     monkeypatch.setattr(fitting, "_NOISE_ROWS", 1000)
     monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 1 << 17)
     peaks = []

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from extremegp.data.validation import check_inputs, entry_position
+from extremegp.data.validation import check_inputs
+from extremegp.engine.matrices import entry_position
 from extremegp.errors import DataError
 
 VALUES = np.asarray([[0.0, 1.5, 0.0], [2.0, 0.0, -3.0]])

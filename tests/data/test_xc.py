@@ -13,7 +13,8 @@ from scipy.sparse import csr_matrix
 from sklearn.datasets import load_svmlight_file
 
 from extremegp.data import xc
-from extremegp.data.xc import Dataset, read_xc, write_xc
+from extremegp.data.blocks import Dataset
+from extremegp.data.xc import read_xc, write_xc
 from extremegp.errors import DataError
 from extremegp.storage.streams import line_blocks, text_blocks
 
@@ -176,13 +177,6 @@ def test_the_line_is_right_in_later_blocks(tmp_path: Path, monkeypatch: pytest.M
         read_xc(path)
 
 
-def test_ordinary_files_take_the_fast_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = save(tmp_path, SMALL + "\n\n")
-    expected = read_xc(path)
-    monkeypatch.delattr(xc, "_parse_lines")
-    assert same(read_xc(path).X, expected.X)
-
-
 numbers = st.sampled_from(["0", "1", "17", "2.5", "-.5", "+1e1", "3.E-2", "007", "1e-50", "-0"])
 rows = st.builds(
     lambda labels, pairs, gap: ",".join(map(str, labels)) + "".join(f"{gap}{f}:{v}" for f, v in pairs),
@@ -192,28 +186,34 @@ rows = st.builds(
 )
 
 
+def read_plainly(line: str) -> tuple[list[int], dict[int, np.float32]]:
+    head, *pairs = line.replace("\t", " ").split(" ")
+    labels = [int(label) for label in head.split(",") if head]
+    row = {int(f): np.float32(float(v)) for f, v in (pair.split(":") for pair in pairs if pair)}
+    return labels, {f: row[f] for f in sorted(row) if row[f]}
+
+
 @given(data=st.data(), lines=st.lists(rows, min_size=1, max_size=4))
-def test_both_parsers_accept_the_same_files_with_the_same_result(data: st.DataObject, lines: list[str]) -> None:
+def test_rows_are_read_exactly_where_no_line_is_refused(data: st.DataObject, lines: list[str]) -> None:
     body = "\n".join(lines)
     if data.draw(st.booleans(), "damaged"):
         at = data.draw(st.integers(0, len(body)), "at")
         body = body[:at] + data.draw(st.sampled_from(list("19 :,.-+e\nx\t")), "new") + body[at + 1 :]
     block = (body + "\n").encode()
-    fast = xc._parse_fast(block, 50, 20)
-    try:
-        slow = xc._parse_lines(block, 50, 20, Path("f"), 2)
-    except DataError:
-        assert fast is None
-    else:
-        assert fast is not None
-        for a, b in zip(fast, slow, strict=True):
-            np.testing.assert_array_equal(a, b)
-
-
-def test_tokens_that_do_not_make_as_many_numbers_are_left_to_the_line_parser() -> None:
-    assert xc._numbers(b"1 2.5 ", 2).tolist() == [1, 2.5]
-    for text, count in ((b"1 2 ", 3), (b"1 2 ", 1), (b"1 2.5.5 ", 2), (b"1 e ", 2), (b"1 e ", 1)):
-        assert xc._numbers(text, count) is None
+    parsed = xc._parse(block, 50, 20)
+    if parsed is None:
+        with pytest.raises(DataError):
+            xc._refuse(block, 50, 20, Path("f"), 2)
+        return
+    with pytest.raises(AssertionError):
+        xc._refuse(block, 50, 20, Path("f"), 2)
+    plain = [read_plainly(line) for line in body.split("\n")]
+    assert parsed.n_features.tolist() == [len(row) for _, row in plain]
+    assert parsed.features.tolist() == [f for _, row in plain for f in row]
+    assert parsed.values.tolist() == [v for _, row in plain for v in row.values()]
+    assert parsed.n_labels.tolist() == [len(labels) for labels, _ in plain]
+    assert parsed.labels.tolist() == [label for labels, _ in plain for label in sorted(labels)]
+    assert parsed.first_labels.tolist() == [labels[0] if labels else -1 for labels, _ in plain]
 
 
 @given(content=st.binary(max_size=60), start=st.sampled_from([b"", b"1 3 2\n", b"3 3 2\n1 0:1\n"]))

@@ -144,6 +144,13 @@ def test_one_weight_is_the_same_metric_in_and_out_of_the_subspace():
         torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize("name", MAKERS)
+def test_points_as_an_array_are_the_inducing_inputs(name: str):
+    inducing = MAKERS[name]()
+    torch.testing.assert_close(inducing.points().dense(), inducing())
+    assert len(inducing.points()) == len(inducing) == M
+
+
 def test_a_learnt_basis_cannot_carry_weights_of_its_coordinates():
     with pytest.raises(ValueError, match="fixed orthonormal"):
         SubspaceInducingInputs(_normal(M, R), _basis(), learn_basis=True, coordinate_weights=True)
@@ -263,3 +270,9 @@ class _Points(torch.nn.Module):
 
     def forward(self):
         return self.inducing.points()
+
+
+def test_points_of_some_functions_are_those():
+    inducing, some = _separate(), torch.tensor([0, 2])
+    assert torch.equal(inducing.points().dense(), inducing())
+    assert torch.equal(inducing.points(some).dense(), inducing()[some])

@@ -9,8 +9,11 @@ from tests.models import random_inputs, randomise, sparse_rows
 from tests.reference import svgp
 from torch.autograd import gradcheck
 
+from extremegp.engine.inducing import SeparateInducingInputs
 from extremegp.engine.kernels import (
     ArcCosine,
+    DenseKernel,
+    DensePoints,
     Kernel,
     Linear,
     Matern,
@@ -226,3 +229,46 @@ def test_white_noise_is_of_observations_alone():
     np.testing.assert_allclose(kernel.gram(z).detach(), 0.3 * np.eye(4))
     (diagonal.sum() + kernel.gram(z).sum()).backward()
     assert float(kernel.log_variance.grad) == pytest.approx(8 * 0.3)
+
+
+class _OwnSE(DenseKernel):
+    """What a user may write: of arrays, without inner products."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.log_weight = torch.nn.Parameter(torch.zeros(1))
+
+    def covariance(self, x: torch.Tensor, z: torch.Tensor) -> torch.Tensor:
+        squares = (x.unsqueeze(-2) - z.unsqueeze(-3)).square().sum(-1)
+        return (-0.5 * self.log_weight.to(x.dtype).exp() * squares).exp()
+
+    def variance(self, x: torch.Tensor) -> torch.Tensor:
+        return x.new_ones(x.shape[:-1])
+
+
+@pytest.mark.parametrize("of_each", [False, True], ids=["points", "points of each function"])
+@pytest.mark.parametrize("composed", [False, True], ids=["alone", "in a sum"])
+def test_a_kernel_of_dense_inputs_goes_wherever_another_does(of_each: bool, composed: bool):
+    own, ours = _OwnSE().double(), SquaredExponential().double()
+    if composed:
+        own, ours = (kernel * Linear(0.5).double() + Linear().double() for kernel in (own, ours))
+    z = torch.from_numpy(random_inputs(6, D, density=1.0, seed=3))
+    points = SeparateInducingInputs(z.reshape(2, 3, D)).points() if of_each else DensePoints(z)
+    x = torch.from_numpy(random_inputs(4, D))
+    assert own.needs_dense
+    assert not ours.needs_dense
+    torch.testing.assert_close(own.gram(points), ours.gram(points))
+    for got, expected in zip(own.at(points)(x), ours.at(points)(x), strict=True):
+        torch.testing.assert_close(got, expected)
+
+
+def test_a_kernel_that_differs_between_functions_is_that_of_some_of_them():
+    some, z = torch.tensor([0, 2]), torch.from_numpy(random_inputs(4, D, density=1.0, seed=3))
+    kernel = SquaredExponentialPerLatent(n_functions=3).double()
+    randomise(kernel)
+    for each in (kernel, kernel + WhiteNoise(0.3).double(), SquaredExponential().double() * kernel):
+        assert each.per_function
+        whole, part = each.at(z), each.at(z, some)
+        torch.testing.assert_close(part.gram(), whole.gram()[some])
+        for got, expected in zip(part(z), whole(z), strict=True):
+            torch.testing.assert_close(got, expected[some])

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from extremegp.engine.linalg import JitterWarning, NotPositiveDefiniteError, inverse_cholesky, lower_triangular
+from extremegp.engine.linalg import JitterWarning, NotPositiveDefiniteError, inverse, inverse_cholesky, lower_triangular
 
 
 def _covariance(size: int, rank: int | None = None) -> torch.Tensor:
@@ -22,6 +22,11 @@ def test_the_factor_inverts_the_covariance_with_jitter():
     np.testing.assert_allclose(factor.T @ factor, np.linalg.inv(jittered), rtol=1e-9, atol=1e-12)
     assert torch.equal(factor, factor.tril())
     assert (factor.diagonal() > 0).all()
+
+
+def test_the_inverse_is_that_of_numpy():
+    covariance = _covariance(6)
+    np.testing.assert_allclose(inverse(covariance), np.linalg.inv(covariance.numpy()), rtol=1e-8, atol=1e-10)
 
 
 def test_its_gradient_passes_gradcheck():

@@ -3,12 +3,14 @@ from __future__ import annotations
 import itertools
 import math
 import warnings
+from typing import Any
 
 import numpy as np
 import pytest
 import torch
 from tests.models import (
     as_array,
+    batch_of,
     random_inputs,
     random_labels,
     random_model,
@@ -20,10 +22,13 @@ from tests.models import (
 )
 from tests.reference import svgp
 
+from extremegp.engine import mixing as mixing_module
+from extremegp.engine.batch import Batch
 from extremegp.engine.latents import SparseGP
-from extremegp.engine.likelihoods import bernoulli
 from extremegp.engine.model import ELBO, VariationalModel
-from extremegp.settings.model import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
+from extremegp.engine.utilities import Utilities
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import KERNEL_NAMES, POSTERIORS
 
 N, D, K, P, M = 6, 4, 5, 2, 3
 
@@ -41,9 +46,13 @@ def _settings(**changes: object) -> ModelSettings:
     return ModelSettings(**{**defaults, **changes})  # type: ignore[arg-type]
 
 
+def _batch(x: np.ndarray, y: np.ndarray, n_rows: int | None = None, **known: Any) -> Batch:
+    return batch_of(sparse_rows(y), sparse_rows(x), scale=(n_rows or len(x)) / len(x), **known)
+
+
 def _bound(model: VariationalModel, x: np.ndarray, y: np.ndarray, n_rows: int | None = None) -> float:
     with torch.no_grad():
-        return float(model.elbo(sparse_rows(x), sparse_rows(y), n_rows=n_rows or len(x)).bound)
+        return float(model.elbo(_batch(x, y, n_rows)).bound)
 
 
 def _reference_bound(model: VariationalModel, x: np.ndarray, y: np.ndarray) -> float:
@@ -56,7 +65,7 @@ def _reference_bound(model: VariationalModel, x: np.ndarray, y: np.ndarray) -> f
     return data - reference.kl()
 
 
-@pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
 def test_the_bound_equals_the_naive_reference(kernel: str, posterior: str):
     model = random_model(_settings(kernel=kernel, posterior=posterior))
@@ -70,7 +79,7 @@ def test_sparse_and_dense_inputs_give_the_same_bound_and_gradients():
     parameters = [p for p in model.parameters() if p.requires_grad]
     bounds, gradients = [], []
     for rows in (sparse_rows(x), torch.from_numpy(x)):
-        bound = model.elbo(rows, sparse_rows(y), n_rows=N).bound
+        bound = model.elbo(batch_of(sparse_rows(y), rows)).bound
         bounds.append(bound.detach())
         gradients.append(torch.autograd.grad(bound, parameters))
     torch.testing.assert_close(*bounds, rtol=1e-12, atol=0)
@@ -83,7 +92,7 @@ def test_chunks_of_labels_do_not_change_the_bound(monkeypatch: pytest.MonkeyPatc
     model = random_model(_settings())
     x, y = random_inputs(N, D), random_labels(N, K)
     whole = _bound(model, x, y)
-    monkeypatch.setattr(bernoulli, "_CHUNK_ELEMENTS", 2 * N)
+    monkeypatch.setattr(mixing_module, "_CHUNK_ELEMENTS", 2 * N)
     assert _bound(model, x, y) == pytest.approx(whole, rel=1e-13)
 
 
@@ -93,7 +102,7 @@ def test_float32_agrees_with_float64():
     exact = _bound(model, x, y)
     model.float()
     with torch.no_grad():
-        elbo = model.elbo(sparse_rows(x, torch.float32), sparse_rows(y, torch.float32), n_rows=N)
+        elbo = model.elbo(batch_of(*(sparse_rows(part, torch.float32) for part in (y, x))))
     assert elbo.bound.dtype == torch.float32
     assert float(elbo.bound) == pytest.approx(exact, rel=1e-5)
 
@@ -155,7 +164,7 @@ def test_the_bound_stays_below_the_exact_evidence_and_comes_close_when_optimised
 
         def closure(optimizer: torch.optim.Optimizer = optimizer, model: VariationalModel = model) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = -model.elbo(sparse_rows(x), sparse_rows(y), n_rows=n_rows).bound
+            loss = -model.elbo(_batch(x, y)).bound
             loss.backward()
             return loss
 
@@ -187,7 +196,7 @@ def test_the_parsimonious_posterior_reaches_the_optimal_covariances_where_every_
 
         def closure(optimizer: torch.optim.Optimizer = optimizer, model: VariationalModel = model) -> torch.Tensor:
             optimizer.zero_grad()
-            loss = -model.elbo(sparse_rows(x), sparse_rows(y), n_rows=N).bound
+            loss = -model.elbo(_batch(x, y)).bound
             loss.backward()
             return loss
 
@@ -213,10 +222,139 @@ def test_utilities_are_the_mixed_marginals_of_the_latents():
     model = random_model(_settings())
     x = torch.from_numpy(random_inputs(N, D))
     conditioned = model.latents.condition()
-    expected = model.mixing.utilities(conditioned.marginals(x))
-    some = model.utilities(conditioned, x, slice(1, 3))
-    torch.testing.assert_close(some.mean, expected.mean[:, 1:3])
-    torch.testing.assert_close(some.variance, expected.variance[:, 1:3])
+    for got, expected in zip(
+        model.utilities(conditioned, x).marginals(), model.mixing.marginals(conditioned.marginals(x)), strict=True
+    ):
+        torch.testing.assert_close(got, expected)
+
+
+# A mean function
+
+
+def _with_mean(**changes: object) -> VariationalModel:
+    """A model with a mean function that is a regression on three rows."""
+    model = random_model(_settings(n_mean_points=3, n_mean_stored=None, **changes))
+    mean, generator = model.mean_function, torch.Generator().manual_seed(3)
+    with torch.no_grad():
+        mean.points.normal_(generator=generator)
+        mean.coefficients.normal_(std=0.1, generator=generator)
+        mean.frequencies.fill_(0.4)
+    return model
+
+
+@pytest.mark.parametrize("known", [False, True], ids=["worked out", "known"])
+def test_a_mean_function_is_added_to_means_and_draws_alike(known: bool):
+    model, x = _with_mean(), torch.from_numpy(random_inputs(N, D))
+    conditioned, lengths = model.latents.condition(), torch.tensor([2, 4])
+    logits = torch.randn(N, K, dtype=torch.float64) if known else model.mean_function.logits(x)
+    added = model.mean_function.slope * logits
+    assert added.std() > 0.1
+    utilities = model.utilities(conditioned, x, logits if known else None)
+    plain = Utilities(model.mixing, conditioned.marginals(x))
+    torch.testing.assert_close(utilities.means(), plain.means() + added)
+    torch.testing.assert_close(utilities.marginals().variance, plain.marginals().variance)
+    drawn = utilities.draws(lengths, 5, torch.Generator().manual_seed(1))
+    h = conditioned.draws(x, lengths, 5, torch.Generator().manual_seed(1))
+    torch.testing.assert_close(drawn, h @ model.mixing.loadings.T + model.mixing.bias + added)
+
+
+def test_the_bound_takes_the_logits_of_the_batch():
+    model, x, y = _with_mean(), random_inputs(N, D), random_labels(N, K)
+    logits = torch.randn(N, K, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        bounds = [float(model.elbo(_batch(x, y, mean_logits=part)).bound) for part in (logits, None)]
+        own = model.mean_function.logits(sparse_rows(x))
+        assert float(model.elbo(_batch(x, y, mean_logits=own)).bound) == pytest.approx(bounds[1], rel=1e-12)
+    assert bounds[0] != pytest.approx(bounds[1])
+
+
+# Some of the labels
+
+SOME = torch.tensor([0, 2, 3])
+KINDS: dict[str, dict[str, object]] = {
+    "factor": {},
+    "factor, linear term": {"linear_term": True},
+    "one each": {"mixing": "identity", "n_latent": K},
+    "separate": {"mixing": "identity", "n_latent": K, "inducing": "separate", "posterior": "full"},
+    "lengthscales": {"mixing": "identity", "n_latent": K, "kernel": "se-p-ell", "posterior": "parsimonious"},
+    "linear": {"mixing": "identity", "n_latent": K, "latents": "linear"},
+    "features": {"mixing": "identity", "n_latent": K, "latents": "random-features", "kernel": "se", "n_layers": 2},
+    "propensities": {"propensity": True},
+}
+
+
+def _selectable(kind: str) -> VariationalModel:
+    model = random_model(_settings(**{"n_random_features": 3, **KINDS[kind]}))
+    if kind == "propensities":
+        model.likelihood.propensities.copy_(torch.linspace(0.3, 0.9, K))
+    return model
+
+
+@pytest.mark.parametrize("partial", [False, True])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_of_some_labels_has_their_utilities_and_data_term(kind: str, partial: bool):
+    model, x, y = _selectable(kind), random_inputs(N, D), random_labels(N, K)
+    part, rows = model.select(SOME, partial=partial), torch.from_numpy(x)
+    everything = model.utilities(model.latents.condition(4), rows).marginals()
+    some = part.utilities(part.latents.condition(4), rows).marginals()
+    for got, whole in zip(some, everything, strict=True):
+        torch.testing.assert_close(got, whole[:, SOME])
+    # With weights of zero for the others the whole model has the same data term.
+    alone, weights = y.copy(), torch.zeros(K, dtype=torch.float64)
+    alone[:, [1, 4]], weights[SOME] = 0, 1
+    with torch.no_grad():
+        expected = model.elbo(_batch(x, alone, label_weights=weights, seed=4))
+        got = part.elbo(_batch(x, y[:, SOME.numpy()], seed=4))
+    torch.testing.assert_close(got.data, expected.data)
+    if model.mixing.functions(SOME) is None or not partial:
+        torch.testing.assert_close(got.kl, expected.kl)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if KINDS[kind].get("mixing") == "identity"])
+def test_the_kl_of_a_partial_model_stands_for_that_of_all_without_bias(kind: str):
+    model, conditioned = _selectable(kind), []
+    whole = float(model.latents.condition().kl().detach())
+    estimates = []
+    for labels in itertools.combinations(range(K), 3):
+        latents = model.select(torch.tensor(labels), partial=True).latents
+        conditioned = latents.condition()
+        estimates.append(latents.kl_weight * float(conditioned.kl().detach()))
+    if kind == "features":
+        # What hidden layers add stands for itself alone.
+        inner = float(model.latents.inner_kl().detach())
+        whole, estimates = whole - inner, [estimate - K / 3 * inner for estimate in estimates]
+    assert np.mean(estimates) == pytest.approx(whole, rel=1e-6)
+    assert np.std(estimates) > 1e-3
+
+
+@pytest.mark.parametrize("partial", [False, True])
+def test_training_some_labels_moves_the_functions_of_the_model_and_a_copy_of_the_mixing(partial: bool):
+    model = _selectable("one each")
+    part = model.select(SOME, partial=partial)
+    part.elbo(_batch(random_inputs(N, D), random_labels(N, 3))).bound.backward()
+    assert model.mixing.bias.grad is None
+    assert part.mixing.bias.grad.shape == (3,)
+    gradient = model.latents.posterior.q_mean.grad
+    assert gradient[SOME].any(1).all()
+    # The KL of the others moves them too, unless they are left out.
+    assert gradient[[1, 4]].any() == (not partial)
+
+
+def test_some_of_some_functions_are_those():
+    model, x = _selectable("separate"), torch.from_numpy(random_inputs(N, D))
+    everything = model.latents.condition().marginals(x)
+    for partial in (False, True):
+        latents = model.select(SOME, partial=partial).latents
+        assert latents.n_functions == 3
+        for got, whole in zip(latents.condition(functions=torch.tensor([1, 2])).marginals(x), everything, strict=True):
+            torch.testing.assert_close(got, whole[:, [2, 3]])
+
+
+def test_a_model_with_a_mean_function_takes_the_logits_of_the_labels():
+    model, x = _with_mean(), torch.from_numpy(random_inputs(N, D))
+    logits, conditioned = torch.randn(N, K, dtype=torch.float64), model.latents.condition()
+    whole, part = model.utilities(conditioned, x, logits), model.select(SOME).utilities(conditioned, x, logits[:, SOME])
+    torch.testing.assert_close(part.means(), whole.means()[:, SOME])
 
 
 class _GPyTorch:
@@ -283,7 +421,7 @@ class _GPyTorch:
 
 
 @pytest.mark.parametrize("kernel", ["ard", "ard+linear"])
-@pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 def test_the_bound_equals_that_of_gpytorch(kernel: str, posterior: str):
     model = random_model(_settings(kernel=kernel, posterior=posterior, relative_jitter=0.0), seed=2)
     x, y = random_inputs(N, D, density=1.0), random_labels(N, K)

@@ -6,7 +6,15 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.models import as_array, random_inputs, randomise, reference_covariances, reference_latents, sparse_rows
+from tests.models import (
+    as_array,
+    batch_of,
+    random_inputs,
+    randomise,
+    reference_covariances,
+    reference_latents,
+    sparse_rows,
+)
 from tests.moments import assert_equal_means
 from tests.reference.chain import piecewise_pseudo_likelihood
 from tests.reference.random_features import Layer, last_features
@@ -16,12 +24,10 @@ from torch import Tensor
 from extremegp.engine.inducing import FreeInducingInputs
 from extremegp.engine.kernels import SquaredExponential
 from extremegp.engine.latents import DeepRandomFeatures, Latents, LinearFunctions, SparseGP, SumLatents
-from extremegp.engine.likelihoods import BatchContext
 from extremegp.engine.likelihoods.linear_chain import CHAIN_OBJECTIVES, TRANSITIONS, LinearChain
 from extremegp.engine.mixing import IdentityMixing
-from extremegp.engine.model import ELBO
+from extremegp.engine.model import ELBO, VariationalModel
 from extremegp.engine.posteriors import Full
-from extremegp.engine.sequence_model import SequenceModel
 from extremegp.engine.sparse import Inputs
 
 V, D = 2, 2
@@ -51,22 +57,25 @@ LATENTS = {
 }
 
 
+def _mixing(n_functions: int) -> IdentityMixing:
+    return IdentityMixing(torch.zeros(n_functions), torch.zeros(n_functions), bias_variance=4.0)
+
+
 def _model(
     latents: str, transitions: str = "gaussian", *, objective: str = "exact", n_labels: int = V, seed: int = 0
-) -> SequenceModel:
+) -> VariationalModel:
     likelihood = LinearChain(n_labels, transitions=transitions, objective=objective)  # type: ignore[arg-type]
-    p = likelihood.n_functions
-    functions: Latents = LATENTS[latents](p)
-    model = SequenceModel(functions, IdentityMixing(torch.zeros(p), torch.zeros(p)), likelihood).double()
+    p = likelihood.n_utilities(n_labels)
+    model = VariationalModel(LATENTS[latents](p), _mixing(p), likelihood).double()
     for module in model.modules():
         if isinstance(module, DeepRandomFeatures):
-            module.start(torch.from_numpy(X), torch.Generator().manual_seed(seed))
+            module.start_at(torch.from_numpy(X), torch.Generator().manual_seed(seed))
     randomise(model, seed=seed, scale=0.5)
     return model
 
 
 def _elbo(
-    model: SequenceModel,
+    model: VariationalModel,
     seed: int = 0,
     *,
     x: Inputs | None = None,
@@ -77,8 +86,8 @@ def _elbo(
     x = torch.from_numpy(X) if x is None else x
     lengths = torch.tensor([len(y) for y in labels])
     y = sparse_rows(np.eye(model.likelihood.n_labels)[np.concatenate(labels)])
-    context = BatchContext(x, torch.arange(x.shape[0]), seed, lengths, n_draws)
-    return model.elbo(x, y, n_rows=n_rows or x.shape[0], context=context)
+    scale = (n_rows or x.shape[0]) / x.shape[0]
+    return model.elbo(batch_of(y, x, scale=scale, lengths=lengths, seed=seed, n_draws=n_draws))
 
 
 # The bound
@@ -123,7 +132,7 @@ def _network(latents: DeepRandomFeatures, rng: np.random.Generator) -> tuple[lis
     return layers, [_normal(rng, 1, weights.q_mean, weights.log_variance)[0] for weights in latents.hidden]
 
 
-def _independent_data_terms(model: SequenceModel, n: int) -> np.ndarray:
+def _independent_data_terms(model: VariationalModel, n: int) -> np.ndarray:
     """sum_s log p(y_s | f, f_bin) at n draws, by NumPy alone."""
     rng = np.random.default_rng(0)
     f = _values(model.latents, n, rng) * np.exp(as_array(model.mixing.log_scales)) + as_array(model.mixing.bias)
@@ -159,7 +168,7 @@ def test_the_mean_over_seeds_is_the_expectation_under_the_posterior(latents: str
     assert_equal_means(np.array(ours), theirs)
 
 
-def _prior(model: SequenceModel) -> np.ndarray:
+def _prior(model: VariationalModel) -> np.ndarray:
     """Covariance of f_1 - f_0 at all inputs."""
     latents = model.latents
     if isinstance(latents, LinearFunctions):
@@ -175,7 +184,7 @@ def _prior(model: SequenceModel) -> np.ndarray:
     return np.exp(2 * as_array(model.mixing.log_scales)).sum() * covariance
 
 
-def _log_evidence(model: SequenceModel) -> float:
+def _log_evidence(model: VariationalModel) -> float:
     """Of the labels, at the biases, and at the transitions where these have no distribution."""
     likelihood, bias = model.likelihood, as_array(model.mixing.bias)
     known = {"gaussian": None, "none": np.zeros((V, V))}
@@ -191,7 +200,7 @@ def _log_evidence(model: SequenceModel) -> float:
     )
 
 
-def _posterior_parameters(model: SequenceModel) -> list[torch.nn.Parameter]:
+def _posterior_parameters(model: VariationalModel) -> list[torch.nn.Parameter]:
     names = {"q_mean", "log_ratio", "log_variance", "raw_factors"}
     found = [parameter for name, parameter in model.latents.named_parameters() if name.split(".")[-1] in names]
     if model.likelihood.transitions == "gaussian":
@@ -288,7 +297,7 @@ def test_batches_of_sequences_average_to_the_whole(per_batch: int):
     # With points alone nothing is drawn.
     functions = LinearFunctions(D, 3, posterior="point")
     likelihood = LinearChain(3, transitions="point")
-    model = SequenceModel(functions, IdentityMixing(torch.zeros(3), torch.zeros(3)), likelihood).double()
+    model = VariationalModel(functions, _mixing(3), likelihood).double()
     randomise(model)
     rng = np.random.default_rng(0)
     lengths = [1, 4, 2, 2, 5, 3]

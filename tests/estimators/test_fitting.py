@@ -8,7 +8,7 @@ import pytest
 import scipy.sparse
 
 from extremegp import MultiLabelGPClassifier
-from extremegp.data.validation import csr_of
+from extremegp.engine.matrices import csr_of
 from extremegp.estimators import fitting
 from extremegp.estimators.multilabel import _FIXED
 from extremegp.training import TrainingSettings
@@ -33,13 +33,6 @@ def test_rows_of_mapped_inputs_are_read_in_blocks(mapped: bool, tmp_path: Path, 
     monkeypatch.setattr(fitting, "train", train)
     params = MultiLabelGPClassifier(n_inducing=5, mean_function="zero", verbose=False).get_params(deep=False)
     rows = _mapped(x, tmp_path) if mapped else x
-    fitting.fit_model(
-        params | _FIXED,
-        rows,
-        y,
-        None,
-        rng=rng,
-        seed=0,
-        score_name="P@1",
-    )
+    data = fitting.Examples(rows, y)
+    fitting.fit_model(params, data, None, translate=lambda p: p | _FIXED, rng=rng, seed=0, score_name="P@1")
     assert (used[0].shuffle_rows is not None) is mapped

@@ -12,21 +12,21 @@ from sklearn.exceptions import NotFittedError
 from tests.estimators.small import label_lists
 from tests.label_tree.small import D, K, N, small_classifier, small_data
 
-from extremegp import LabelTreeGPClassifier
+from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
 from extremegp.errors import DataError, MemoryPlanError, SettingsError
-from extremegp.label_tree import training
+from extremegp.label_tree import combiner
 
 
 @pytest.fixture(autouse=True)
 def short(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_COMBINER_STEPS", 6)
+    monkeypatch.setattr(combiner, "_STEPS", 6)
 
 
 @pytest.fixture(scope="module")
 def fitted() -> Iterator[LabelTreeGPClassifier]:
     """On many rows, with a narrow beam; tests must not change it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(training, "_COMBINER_STEPS", 40)
+        patch.setattr(combiner, "_STEPS", 40)
         yield small_classifier(beam=2).fit(*small_data(n_rows=500))
 
 
@@ -71,7 +71,7 @@ def test_the_best_labels_are_those_of_all_probabilities(fitted: LabelTreeGPClass
 
 
 def test_likely_labels_are_predicted_in_the_form_of_training(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(training, "_COMBINER_STEPS", 30)
+    monkeypatch.setattr(combiner, "_STEPS", 30)
     x, y = small_data()
     dense, sparse = small_classifier().fit(x, y), small_classifier().fit(x, scipy.sparse.csr_matrix(y))
     named = small_classifier().fit(x, label_lists(y))
@@ -189,15 +189,18 @@ def test_more_memory_than_there_may_be_is_refused():
         small_classifier(max_memory=1000).fit(*small_data())
 
 
-def test_what_the_model_cannot_do_is_refused(fitted: LabelTreeGPClassifier):
+def test_what_the_model_cannot_take_into_account_is_no_argument(fitted: LabelTreeGPClassifier):
     x, y = small_data()
+    assert set(fitted.cannot_take) == {"given", "approximate"}
+    assert set(MultiLabelGPClassifier().cannot_take) == set()
+    for name, value in {"given": y, "approximate": 0.9}.items():
+        with pytest.raises(TypeError, match=name):
+            fitted.predict_topk(x, **{name: value})
+
+
+def test_rankings_outside_their_domain_are_refused(fitted: LabelTreeGPClassifier):
+    x, _ = small_data()
     for call in (
-        lambda: fitted.predict_topk(x, given=y),
-        lambda: fitted.predict_topk(x, approximate=0.9),
-        lambda: fitted.predict_proba(x, given=y),
-        lambda: fitted.decision_function(x, given=y),
-        lambda: fitted.predict_latent(x),
-        lambda: fitted.label_index(),
         lambda: fitted.predict_topk(x, 0),
         lambda: fitted.predict_topk(x, by="size"),
         lambda: fitted.predict_topk(x, output="list"),

@@ -16,7 +16,7 @@ import extremegp
 from extremegp import MultiClassGPClassifier
 from extremegp.errors import ExtremeGPError
 from extremegp.presets import CLASS_PRESETS
-from extremegp.settings.model import CLASS_LIKELIHOODS
+from extremegp.settings.parts import CLASS_LIKELIHOODS
 from extremegp.training import TrainingInterrupted
 
 N, K = 90, 3
@@ -194,7 +194,7 @@ def test_blocks_have_fewer_rows_where_functions_have_covariances_of_their_own(mo
     for posterior in ("shared-basis", "full"):
         model = small_classifier(posterior=posterior, n_inducing=200, features="raw", epochs=1)
         model = model.fit(np.repeat(x, 3, axis=0), np.repeat(codes, 3)).model_
-        sizes[posterior] = [rows.stop - rows.start for rows, _ in prediction.Predictor(model).latents(x.astype("f4"))]
+        sizes[posterior] = [rows.stop - rows.start for rows, _ in prediction.Predictor(model).utilities(x.astype("f4"))]
     assert sizes == {"shared-basis": [70, 20], "full": [60, 30]}
 
 

@@ -18,13 +18,13 @@ from tests.estimators.small_sequences import small_tagger, sticky
 from extremegp import SequenceGPClassifier
 from extremegp.data import Template
 from extremegp.engine.likelihoods.linear_chain import CHAIN_OBJECTIVES, TRANSITIONS
-from extremegp.estimators import sequences
-from extremegp.settings.resolve_sequences import SequenceSizes, sequence_settings, sequence_training
-from extremegp.settings.sequence_building import SEQUENCE_LATENTS
+from extremegp.estimators import fitting
+from extremegp.settings.parts import LATENTS
+from extremegp.settings.resolve import model_settings, sequence_params, training_settings
 
 X, Y = sticky()
 TEST_X, TEST_Y = sticky(60, seed=1)
-EVERY_LATENTS = pytest.mark.parametrize("latents", SEQUENCE_LATENTS)
+EVERY_LATENTS = pytest.mark.parametrize("latents", [*LATENTS])
 
 
 @pytest.fixture(scope="module")
@@ -146,8 +146,10 @@ def test_tokens_may_be_rows_of_matrices(latents: str, make: Callable[[np.ndarray
     ],
 )
 def test_wide_inputs_of_random_features_are_reduced_first(n_features: int, options: dict[str, Any], n_reduced: int):
-    sizes = SequenceSizes(n_sequences=10, n_rows=30, n_features=n_features, n_labels=3)
-    assert sequence_settings(small_tagger(**options).get_params(), sizes).n_reduced == n_reduced
+    params = small_tagger(**options).get_params()
+    assert (
+        sequence_params(params, n_sequences=10, n_rows=30, n_features=n_features, n_stored=1)["n_reduced"] == n_reduced
+    )
 
 
 @pytest.mark.parametrize(
@@ -165,8 +167,9 @@ def test_batches_are_of_about_2000_tokens_and_epochs_make_1000_steps(
     n_sequences: int, n_rows: int, options: dict[str, Any], batch_size: int, epochs: int
 ):
     params = small_tagger(**{"batch_size": "auto", "epochs": "auto", **options}).get_params()
-    sizes = SequenceSizes(n_sequences, n_rows, n_features=10, n_labels=3)
-    training = sequence_training(params, model=sequence_settings(params, sizes), sizes=sizes, seed=0)
+    params = sequence_params(params, n_sequences=n_sequences, n_rows=n_rows, n_features=10, n_stored=1)
+    model = model_settings(params, n_rows=n_rows, n_features=10, n_labels=3)
+    training = training_settings(params, model=model, n_rows=n_sequences, seed=0)
     assert (training.batch_size, training.epochs) == (batch_size, epochs)
 
 
@@ -315,8 +318,8 @@ def test_held_out_sequences_are_whole_and_no_part_of_training(monkeypatch: pytes
         parts.append((x, y.indices, lengths))
         return []
 
-    monkeypatch.setattr(sequences, "train", remember)
-    monkeypatch.setattr(sequences, "_validator", lambda predictor, held_out: parts.append(tuple(held_out)))
+    monkeypatch.setattr(fitting, "train", remember)
+    monkeypatch.setattr(fitting, "validator", lambda model, held_out: parts.append(tuple(held_out)))
     y = [[int(label[-1]) for label in labels] for labels in Y]
     rows, _ = small_tagger(validation_fraction=0.3).fit(numbers(), y).features_.transform(numbers())
 
@@ -324,9 +327,9 @@ def test_held_out_sequences_are_whole_and_no_part_of_training(monkeypatch: pytes
         ends = np.cumsum(lengths)[:-1]
         return [(a.tolist(), b.tolist()) for a, b in zip(np.split(x, ends), np.split(codes, ends), strict=True)]
 
-    (held, held_lengths, held_codes), training = parts
+    (held, held_targets, held_lengths), training = parts
     assert len(held_lengths) == int(0.3 * len(X))
-    found = whole(held, held_codes, held_lengths) + whole(*training)
+    found = whole(held, held_targets.indices, held_lengths) + whole(*training)
     assert sorted(found) == sorted(whole(rows, np.concatenate(y), list(map(len, y))))
 
 

@@ -33,6 +33,7 @@ OUTSIDE: dict[str, list[Any]] = {
     "min_count": [0, -1, 1.5, "2", True, None],
     "hash_size": [0, -4, 2.0, "8", True, 2**31],
     "weighting": ["tfidf", None, 1],
+    "max_memory": ["much", 0, 1.5, True],
     "labels": ["label 0", 3, {"label 0"}],
     "latents": ["trees", None, ["gp"]],
     "linear_term": ["yes", 1, None],

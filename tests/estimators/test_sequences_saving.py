@@ -17,8 +17,8 @@ import extremegp
 from extremegp import SequenceGPClassifier
 from extremegp.data import Template
 from extremegp.errors import ExtremeGPError, ModelFormatError
-from extremegp.estimators import sequences
-from extremegp.settings.sequence_building import SEQUENCE_LATENTS
+from extremegp.estimators import fitting
+from extremegp.settings.parts import LATENTS
 from extremegp.storage import models as io
 from extremegp.training import NoReporter, TrainingInterrupted
 
@@ -28,7 +28,7 @@ NUMBERS = [np.random.default_rng(s).normal(size=(len(labels), 3)) for s, labels 
 INDEXED = "U0:%x[0,0]\nU1:%x[-1,1]\nB0:%x[0,1]\n"
 
 KINDS: dict[str, tuple[dict[str, Any], Any]] = {
-    **{name: ({"latents": name}, X) for name in SEQUENCE_LATENTS},
+    **{name: ({"latents": name}, X) for name in LATENTS},
     "se": ({"kernel": "se", "frequencies": "var-fixed"}, X),
     "deep": ({"n_layers": 2, "n_hidden": 2, "n_reduced": 3, "frequencies": "var-resampled", "ard": False}, X),
     "random features and linear": ({"linear_term": True, "transitions": "point"}, X),
@@ -170,7 +170,7 @@ ALTERED: dict[str, tuple[str, Callable[[Path], None]]] = {
             "n_reduced": [-1, 0.0, "3", 3, HUGE],
             "feed_forward": [0, "yes"],
             "n_inducing": [0, 4.0, "4"],
-            "support_size": [0, 1.0, "1", HUGE],
+            "support_size": [-1, 1, 0.0, "1", HUGE],
             "posterior": ["diagonal", 1],
             "evil": [1],
         }.items()
@@ -288,7 +288,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
     options = {**options, "epochs": 4}
     straight = small_tagger(**options).fit(X, Y)
     with monkeypatch.context() as patch:
-        patch.setattr(sequences, "NoReporter", _Interrupting)
+        patch.setattr(fitting, "NoReporter", _Interrupting)
         with pytest.raises(TrainingInterrupted) as caught:
             small_tagger(**options, checkpoint=path).fit(X, Y)
     assert caught.value.saved == str(path)
@@ -303,7 +303,7 @@ def test_an_interrupted_training_goes_on_to_the_same_bits(
 def test_a_checkpoint_of_other_data_or_settings_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     path = tmp_path / "run.ckpt"
     with monkeypatch.context() as patch:
-        patch.setattr(sequences, "NoReporter", _Interrupting)
+        patch.setattr(fitting, "NoReporter", _Interrupting)
         with pytest.raises(TrainingInterrupted):
             small_tagger(epochs=4, checkpoint=path).fit(X, Y)
     swapped = [labels[::-1] for labels in Y]
@@ -328,7 +328,7 @@ def test_a_checkpoint_of_other_data_or_settings_is_refused(tmp_path: Path, monke
 
 
 def test_without_a_checkpoint_an_interruption_says_that_nothing_was_saved(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(sequences, "NoReporter", _Interrupting)
+    monkeypatch.setattr(fitting, "NoReporter", _Interrupting)
     with pytest.raises(TrainingInterrupted, match="nothing was saved") as caught:
         small_tagger(epochs=4).fit(X, Y)
     assert caught.value.saved is None

@@ -9,16 +9,16 @@ from typing import Any
 import torch
 from tests.label_tree.small import small_classifier, small_data
 
-from extremegp.label_tree import training
+from extremegp.label_tree import checkpoint, combiner, levels, training
 from extremegp.training import world
 
 
 def main(folder: Path) -> None:
     here = world(timeout=60)
-    training._COMBINER_STEPS, training._BLOCK_WORK = 6, 200
+    combiner._STEPS, levels._BATCH_WORK = 6, 200
     fitted: list[int] = []
     joined: list[int] = []
-    fit, keep = training._Growth._fit, training._Growth._keep
+    fit, keep = training._Growth._fit, checkpoint.NodeCheckpoint.keep
 
     def counted_fit(self: Any, level: Any, first: int, last: int) -> Any:
         fitted.append(first)
@@ -28,7 +28,7 @@ def main(folder: Path) -> None:
         joined.append(len(part))
         keep(self, key, part)
 
-    training._Growth._fit, training._Growth._keep = counted_fit, counted_keep
+    training._Growth._fit, checkpoint.NodeCheckpoint.keep = counted_fit, counted_keep
     classifier = small_classifier(checkpoint=folder / "checkpoint").fit(*small_data())
     found = {"state": classifier.model_.state_dict(), "n_fitted": len(fitted), "n_blocks": len(joined)}
     torch.save(found, folder / f"{here.rank}.pt")

@@ -11,24 +11,27 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
+from numpy.typing import NDArray
 from tests.label_tree.small import D, K, N, small_classifier, small_data
 
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import ModelFormatError
-from extremegp.label_tree import LabelTreeModel, parts_folder, training
+from extremegp.label_tree import LabelTreeModel, combiner, levels, parts_folder, training
+from extremegp.label_tree.evidence import SHARES
 from extremegp.label_tree.model import Evidence
 from extremegp.storage.tensors import read_tensors, write_tensors
 from extremegp.training import TrainingInterrupted
+from extremegp.training.interrupts import GracefulInterrupt
 
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(training, "_BLOCK_WORK", 200)
+    monkeypatch.setattr(levels, "_BATCH_WORK", 200)
 
 
-class InterruptAfter:
+class InterruptAfter(GracefulInterrupt):
     """A person who presses Ctrl-C while the n-th block is fitted."""
 
     blocks = 3
@@ -84,7 +87,7 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
 def test_blocks_and_lanes_make_no_difference(monkeypatch: pytest.MonkeyPatch, fits: list[tuple[int, int]]):
     many = state(small_classifier().fit(*small_data()))
     n_many = len(fits)
-    monkeypatch.setattr(training, "_BLOCK_WORK", 10**9)
+    monkeypatch.setattr(levels, "_BATCH_WORK", 10**9)
     before = torch.get_num_threads()
     try:
         torch.set_num_threads(2)
@@ -121,6 +124,22 @@ def test_trees_do_not_see_the_labels_of_rows_held_out(monkeypatch: pytest.Monkey
             assert torch.equal(second[name], tensor), name
 
 
+def held_out_rows() -> NDArray[np.int64]:
+    """Those of the small classifier on the small data."""
+    seed = np.random.RandomState(0).randint(2**31 - 1)
+    return np.sort(np.random.default_rng([seed, 1]).choice(N, N // 4, replace=False))
+
+
+def test_label_counts_of_the_evidence_are_those_of_the_rows_that_trees_have_seen():
+    x, y = small_data()
+    classifier = small_classifier().fit(x, y)
+    seen = np.delete(y, held_out_rows(), axis=0).sum(axis=0)
+    assert np.any(seen < y.sum(axis=0))
+    evidence = classifier.model_.evidence(scipy.sparse.csr_matrix(classifier.features_.transform(small_data(1)[0])))
+    assert np.any(seen[evidence.labels] < y.sum(axis=0)[evidence.labels])
+    np.testing.assert_allclose(evidence.values[:, len(SHARES) + 1], np.log1p(seen)[evidence.labels], rtol=1e-6)
+
+
 def test_the_background_is_the_rate_of_labels_that_are_no_candidates(monkeypatch: pytest.MonkeyPatch):
     every = LabelTreeModel.evidence
 
@@ -131,9 +150,7 @@ def test_the_background_is_the_rate_of_labels_that_are_no_candidates(monkeypatch
     monkeypatch.setattr(LabelTreeModel, "evidence", of_even_labels)
     x, y = small_data()
     classifier = small_classifier().fit(x, y)
-    held_out = np.sort(
-        np.random.default_rng([np.random.RandomState(0).randint(2**31 - 1), 1]).choice(N, N // 4, replace=False)
-    )
+    held_out = held_out_rows()
     features = scipy.sparse.csr_matrix(classifier.features_.transform(x), dtype=np.float32)
     evidence = classifier.model_.evidence(features[held_out], own=held_out)
     is_candidate = np.zeros((len(held_out), K), bool)
@@ -177,7 +194,7 @@ def test_an_interrupt_while_the_evidence_is_weighed_names_the_checkpoint(
     def interrupted(*_: Any, **__: Any) -> None:
         raise TrainingInterrupted(None)
 
-    monkeypatch.setattr(training, "train", interrupted)
+    monkeypatch.setattr(combiner, "train", interrupted)
     with pytest.raises(TrainingInterrupted) as caught:
         small_classifier(checkpoint=tmp_path / "c").fit(*small_data())
     assert caught.value.saved == str(tmp_path / "c")

@@ -9,6 +9,7 @@ from scipy.special import expit
 from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.latents import Marginals
 from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.utilities import Utilities
 from extremegp.prediction import instance_noise
 from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise, utilities_given
@@ -16,7 +17,7 @@ from extremegp.prediction.known_labels import InstanceNoise, utilities_given
 N, K = 3000, 6
 
 
-def together_and_apart(seed: int = 0) -> tuple[Marginals, FactorMixing, np.ndarray]:
+def together_and_apart(seed: int = 0) -> tuple[Utilities, np.ndarray]:
     """Functions that know nothing; labels 0 and 1 of an instance go together, 0 and 2 apart, the others are alone."""
     rng = np.random.default_rng(seed)
     e = 2 * rng.normal(size=N)
@@ -24,33 +25,31 @@ def together_and_apart(seed: int = 0) -> tuple[Marginals, FactorMixing, np.ndarr
     y = (rng.random((N, K)) < expit(-0.5 + scatter)).astype(float)
     frequency = torch.from_numpy(y.mean(axis=0)).float()
     mixing = FactorMixing(torch.eye(K), (frequency / (1 - frequency)).log()).requires_grad_(False)
-    return Marginals(torch.zeros(N, K), torch.full((N, K), 1e-3)), mixing, y
+    return Utilities(mixing, Marginals(torch.zeros(N, K), torch.full((N, K), 1e-3))), y
 
 
-def estimate(latents: Marginals, mixing: FactorMixing, y: np.ndarray, **options: object) -> InstanceNoise:
+def estimate(utilities: Utilities, y: np.ndarray, **options: object) -> InstanceNoise:
     return estimate_instance_noise(
-        latents,
-        mixing,
+        utilities,
         scipy.sparse.csr_matrix(y),
         rng=np.random.default_rng(1),
         **options,  # type: ignore[arg-type]
     )
 
 
-def log_loss_of_the_others(latents: Marginals, mixing: FactorMixing, y: np.ndarray, noise: InstanceNoise) -> float:
+def log_loss_of_the_others(utilities: Utilities, y: np.ndarray, noise: InstanceNoise) -> float:
     rows = np.flatnonzero(y.any(axis=1))
     known = np.zeros_like(y[rows])
     known[np.arange(len(rows)), y[rows].argmax(axis=1)] = 1.0
-    here = latents.rows(torch.from_numpy(rows))
-    utilities = utilities_given(here, mixing, scipy.sparse.csr_matrix(known), noise)
-    p = expected_sigmoid(utilities.mean, utilities.variance).numpy()
+    here = Utilities(utilities.mixing, utilities.latents.rows(torch.from_numpy(rows)))
+    p = expected_sigmoid(*utilities_given(here, scipy.sparse.csr_matrix(known), noise)).numpy()
     loss = -np.where(y[rows] > 0, np.log(p), np.log1p(-p))
     return float(loss[known == 0].sum() / len(rows))
 
 
 def test_it_finds_which_labels_go_together_and_which_apart() -> None:
-    latents, mixing, y = together_and_apart()
-    noise = estimate(latents, mixing, y)
+    utilities, y = together_and_apart()
+    noise = estimate(utilities, y)
     covariance = (noise.factor @ noise.factor.T).numpy()
     assert covariance[0, 1] > 0.4
     assert covariance[0, 2] < -0.4
@@ -61,9 +60,9 @@ def test_it_finds_which_labels_go_together_and_which_apart() -> None:
 
 def test_it_predicts_the_other_labels_of_new_rows_better() -> None:
     noise = estimate(*together_and_apart())
-    latents, mixing, y = together_and_apart(seed=5)
-    without = log_loss_of_the_others(latents, mixing, y, InstanceNoise.none(mixing.bias, K))
-    assert log_loss_of_the_others(latents, mixing, y, noise) < without - 0.1
+    utilities, y = together_and_apart(seed=5)
+    without = log_loss_of_the_others(utilities, y, InstanceNoise.none(utilities.mixing.bias, K))
+    assert log_loss_of_the_others(utilities, y, noise) < without - 0.1
 
 
 def test_the_shift_has_the_derivatives_of_finite_differences() -> None:
@@ -100,9 +99,9 @@ def test_a_sample_of_the_absent_labels_stands_for_all(monkeypatch: pytest.Monkey
     assert set(present) <= set(labels)
     assert len(set(labels)) == len(labels) == len(present) + 10
     assert weights.sum() == pytest.approx(50)
-    latents, mixing, y = together_and_apart()
+    utilities, y = together_and_apart()
     monkeypatch.setattr(instance_noise, "_SAMPLED_LABELS", 2)
-    covariance = estimate(latents, mixing, y).factor
+    covariance = estimate(utilities, y).factor
     assert (covariance @ covariance.T)[0, 1] > 0.4
 
 
@@ -114,6 +113,6 @@ def test_equal_generators_give_equal_noise() -> None:
 
 def test_one_row_and_one_label_are_enough() -> None:
     mixing = FactorMixing(torch.ones(1, 1), torch.zeros(1)).requires_grad_(False)
-    noise = estimate(Marginals(torch.zeros(1, 1), torch.ones(1, 1)), mixing, np.ones((1, 1)))
+    noise = estimate(Utilities(mixing, Marginals(torch.zeros(1, 1), torch.ones(1, 1))), np.ones((1, 1)))
     assert torch.isfinite(noise.factor).all()
     assert noise.weight > 0

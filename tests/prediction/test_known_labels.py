@@ -12,6 +12,7 @@ from scipy.special import expit
 
 from extremegp.engine.latents import Marginals
 from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.utilities import Utilities
 from extremegp.prediction import known_labels as conditional
 from extremegp.prediction.known_labels import InstanceNoise, find_mode, mean_utilities_given, utilities_given
 
@@ -34,11 +35,16 @@ class Problem:
         self.mixing = FactorMixing(
             torch.tensor(self.loadings, dtype=dtype), torch.tensor(self.bias, dtype=dtype)
         ).requires_grad_(False)
+        self.offset: torch.Tensor | None = None
         self.noise = InstanceNoise(torch.tensor(self.weight, dtype=dtype), torch.tensor(self.factor, dtype=dtype))
+
+    @property
+    def utilities(self) -> Utilities:
+        return Utilities(self.mixing, self.latents, self.offset)
 
     def solve(self, known: Array | None = None, variance: str = "laplace") -> tuple[Array, Array]:
         given_labels = scipy.sparse.csr_matrix(self.known if known is None else known)
-        found = utilities_given(self.latents, self.mixing, given_labels, self.noise, variance=variance)
+        found = utilities_given(self.utilities, given_labels, self.noise, variance=variance)
         return found.mean.numpy(), found.variance.numpy()
 
     def covariance(self, row: int) -> Array:
@@ -67,7 +73,7 @@ def test_means_are_those_at_the_mode_that_a_general_minimiser_finds(seed: int, n
     for row in range(B):
         expected = problem.loadings @ problem.mode(row) + problem.bias
         np.testing.assert_allclose(means[row], expected, atol=2e-5)
-    alone = mean_utilities_given(problem.latents, problem.mixing, scipy.sparse.csr_matrix(problem.known), problem.noise)
+    alone = mean_utilities_given(problem.utilities, scipy.sparse.csr_matrix(problem.known), problem.noise)
     np.testing.assert_allclose(alone.numpy(), means, rtol=1e-12)
 
 
@@ -118,7 +124,8 @@ def test_one_function_and_one_label_agree_with_numerical_integration(sign: float
     second = quad(lambda h: (h - first) ** 2 * density(h), -8, 8)[0] / mass
     mixing = FactorMixing(torch.tensor(loading)[:, None], torch.tensor(bias)).requires_grad_(False)
     latents = Marginals(torch.tensor([[mean]]).double(), torch.tensor([[variance]]).double())
-    found = utilities_given(latents, mixing, scipy.sparse.csr_matrix([[sign, 0.0]]), InstanceNoise.none(mixing.bias, 1))
+    known, noise = scipy.sparse.csr_matrix([[sign, 0.0]]), InstanceNoise.none(mixing.bias, 1)
+    found = utilities_given(Utilities(mixing, latents), known, noise)
     assert found.mean[0, 1].item() == pytest.approx(loading[1] * first + bias[1], abs=0.02)
     assert found.variance[0, 1].item() == pytest.approx(loading[1] ** 2 * second, rel=0.03)
 
@@ -128,7 +135,7 @@ def test_rows_without_known_labels_stay_the_same_to_the_bit() -> None:
     known = problem.known.copy()
     known[3:] = 0.0
     means, variances = problem.solve(known)
-    plain = problem.mixing.utilities(problem.latents)
+    plain = problem.utilities.marginals()
     for row in (0, 3, 4, 5, 6):
         np.testing.assert_array_equal(means[row], plain.mean[row].numpy())
         np.testing.assert_array_equal(variances[row], plain.variance[row].numpy())
@@ -165,7 +172,7 @@ def test_a_label_without_loadings_says_nothing_and_learns_nothing() -> None:
     known = np.zeros((B, K))
     known[:, 0] = 1.0
     means, variances = problem.solve(known)
-    plain = problem.mixing.utilities(problem.latents)
+    plain = problem.utilities.marginals()
     np.testing.assert_allclose(means, plain.mean.numpy(), rtol=1e-12)
     np.testing.assert_allclose(variances, plain.variance.numpy(), rtol=1e-12)
 
@@ -174,7 +181,7 @@ def test_known_labels_move_labels_that_share_loadings_their_way() -> None:
     mixing = FactorMixing(torch.tensor([[1.0], [1.0], [-1.0]]), torch.zeros(3)).requires_grad_(False)
     latents = Marginals(torch.zeros(2, 1), torch.ones(2, 1))
     known = scipy.sparse.csr_matrix([[1.0, 0.0, 0.0], [-1.0, 0.0, 0.0]])
-    means = mean_utilities_given(latents, mixing, known, InstanceNoise.none(mixing.bias, 1))
+    means = mean_utilities_given(Utilities(mixing, latents), known, InstanceNoise.none(mixing.bias, 1))
     assert means[0, 1] > 0.1
     assert means[0, 2] < -0.1
     torch.testing.assert_close(means[0], -means[1])
@@ -221,7 +228,7 @@ def test_the_offset_of_a_mean_function_counts_as_the_bias_does() -> None:
     problem = Problem()
     bias = problem.mixing.bias.clone()
     expected = problem.solve()
-    problem.latents = problem.latents._replace(offset=bias.expand(B, K))
+    problem.offset = bias.expand(B, K)
     problem.mixing.bias.zero_()
     for found, part in zip(problem.solve(), expected, strict=True):
         np.testing.assert_allclose(found, part, rtol=1e-8, atol=1e-8)

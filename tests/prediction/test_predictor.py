@@ -65,14 +65,14 @@ def test_equal_scores_go_to_the_lower_label_across_blocks(monkeypatch: pytest.Mo
 
 def test_no_block_is_wider_than_its_share_of_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     of, widths = predictor(), []
-    utilities = of.model.mixing.utilities
+    marginals = of.model.mixing.marginals
 
     def watched(latents: object, labels: slice) -> object:
-        result = utilities(latents, labels)  # type: ignore[arg-type]
+        result = marginals(latents, labels)  # type: ignore[arg-type]
         widths.append(result.mean.numel())
         return result
 
-    monkeypatch.setattr(of.model.mixing, "utilities", watched)
+    monkeypatch.setattr(of.model.mixing, "marginals", watched)
     monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 30)
     monkeypatch.setattr(prediction, "_MIN_LABELS", 6)
     list(of.top(random_inputs(N, D), 2))
@@ -103,10 +103,10 @@ def test_scores_of_labels_that_differ_from_row_to_row_are_those_of_the_whole(mon
     of, x = predictor(), random_inputs(N, D)
     means, probabilities = dense(of, x)
     labels = np.random.default_rng(0).integers(K, size=(N, 3))
-    (_, latents), *more = of.latents(x)
+    (_, utilities), *more = of.utilities(x)
     assert not more
     monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 3 * P * 2)
-    found = of.at(latents, torch.from_numpy(labels))
+    found = of.at(utilities, torch.from_numpy(labels))
     for values, whole in zip(found, (means, probabilities), strict=True):
         np.testing.assert_allclose(values, np.take_along_axis(whole, labels, axis=1), rtol=1e-6)
 

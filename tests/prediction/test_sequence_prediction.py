@@ -14,19 +14,20 @@ from tests.reference.chain import enumerate_labellings
 from tests.reference.sequences_of_labels import log_prob
 
 from extremegp.engine import chain
-from extremegp.engine.likelihoods.linear_chain import TRANSITIONS
-from extremegp.engine.sequence_model import SequenceModel
+from extremegp.engine.likelihoods.linear_chain import TRANSITIONS, ChainDraws
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import row_block
-from extremegp.prediction import sequence_prediction
-from extremegp.prediction.sequence_prediction import Block, SequencePredictor
-from extremegp.settings.sequence_building import SEQUENCE_LATENTS, SequenceSettings
-from extremegp.training.start import start_sequences
+from extremegp.prediction import predictor
+from extremegp.prediction.predictor import Predictor
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import LATENTS as LATENT_PARTS
 
 D = 5
 LENGTHS = np.array([3, 1, 2, 4])
 X = scipy.sparse.csr_matrix(random_inputs(int(LENGTHS.sum()), D))
 LATENTS: dict[str, dict[str, Any]] = {
-    **{name: {"latents": name} for name in SEQUENCE_LATENTS},
+    **{name: {"latents": name} for name in LATENT_PARTS},
     "se": {"kernel": "se"},
     "var-fixed": {"frequencies": "var-fixed"},
     "var-resampled": {"frequencies": "var-resampled"},
@@ -41,11 +42,17 @@ EVERY_TRANSITIONS = pytest.mark.parametrize("transitions", TRANSITIONS)
 EVERY_FORM = pytest.mark.parametrize("form", ["sparse", "dense"])
 
 
-def model_of(latents: str, transitions: str, *, n_labels: int = 3, seed: int = 0) -> SequenceModel:
+def model_of(latents: str, transitions: str, *, n_labels: int = 3, seed: int = 0) -> VariationalModel:
     """A float64 model with every parameter random."""
-    sizes = {"n_features": D, "n_labels": n_labels, "n_random_features": 7, "n_inducing": 4, "support_size": D}
-    model = SequenceSettings(**sizes | {"transitions": transitions} | LATENTS[latents]).build()  # type: ignore[arg-type]
-    start_sequences(model, X, np.ones(n_labels, dtype=np.int64), rng=np.random.default_rng(seed))
+    sizes = {"n_features": D, "n_labels": n_labels, "n_latent": n_labels, "n_random_features": 7, "n_inducing": 4}
+    settings = {"latents": "random-features", "kernel": "arccos1", "posterior": "full", "linear_posterior": "point"}
+    settings |= LATENTS[latents]
+    if settings["latents"] == "gp":
+        settings |= {"inducing": "sparse", "support_size": D, "learn_inducing": False, "normalise_inducing": False}
+    chain_of = {"likelihood": "linear-chain", "mixing": "identity", "transitions": transitions, "bias_variance": 4.0}
+    model = ModelSettings(**sizes, **settings, **chain_of).checked().build()  # type: ignore[arg-type]
+    y = scipy.sparse.csr_matrix(np.eye(n_labels)[np.arange(X.shape[0]) % n_labels])
+    model.start(TrainingData(X, y, np.random.default_rng(seed), inducing_start="rows"))
     randomise(model, scale=0.5, seed=seed)
     return model.double()
 
@@ -65,11 +72,11 @@ def labels_of(lengths: np.ndarray, n_labels: int = 3) -> list[np.ndarray]:
 
 
 def answers(
-    model: SequenceModel, x: Any, lengths: np.ndarray, *, n_draws: int = 5, seed: int = 0
+    model: VariationalModel, x: Any, lengths: np.ndarray, *, n_draws: int = 5, seed: int = 0
 ) -> tuple[Answers, list[slice]]:
     found, blocks = Answers([], [], [], [], []), []
     labels = labels_of(lengths)
-    for block in SequencePredictor(model, n_draws=n_draws, seed=seed).blocks(x, lengths):
+    for block in Predictor(model, n_draws=n_draws, seed=seed).blocks(x, lengths):
         own = block.lengths.tolist()
         assert own == lengths[block.sequences].tolist()
         # What lies in the padding may be anything.
@@ -111,9 +118,9 @@ def test_blocks_of_any_size_give_the_same_answers(
     model = model_of(latents, transitions)
     whole, blocks = answers(model, inputs(form), LENGTHS)
     assert len(blocks) == 1
-    per_token = 4 * 5 * model.likelihood.n_functions + model.latents.condition().width
+    per_token = 4 * 5 * model.mixing.n_utilities + model.latents.condition().width
     for most, expected in ((1, [1, 1, 1, 1]), (5 * per_token, [1, 2, 1]), (6 * per_token, [2, 1, 1])):
-        monkeypatch.setattr(sequence_prediction, "_BLOCK_ELEMENTS", most)
+        monkeypatch.setattr(predictor, "_DRAWN_ELEMENTS", most)
         parts, blocks = answers(model, inputs(form), LENGTHS)
         assert [block.stop - block.start for block in blocks] == expected
         assert_same(parts, whole)
@@ -152,7 +159,7 @@ def test_equal_seeds_give_equal_draws_and_others_differ_where_anything_is_drawn(
 @EVERY_TRANSITIONS
 def test_scores_are_draws_of_the_posterior_scaled_and_shifted(latents: str, transitions: str):
     model = model_of(latents, transitions, n_labels=2)
-    (block,) = SequencePredictor(model, n_draws=4000).blocks(X, LENGTHS)
+    (block,) = Predictor(model, n_draws=4000).blocks(X, LENGTHS)
     mean = model.latents.condition().marginals(row_block(X, slice(None), dtype=torch.float64)).mean
     expected = as_array(mean * model.mixing.log_scales.exp() + model.mixing.bias)
     unary = as_array(chain.unpad(block.unary, block.lengths))
@@ -171,7 +178,7 @@ def test_scores_are_draws_of_the_posterior_scaled_and_shifted(latents: str, tran
         np.testing.assert_array_equal(pairs, as_array(expected_pairs))
 
 
-def pairs_of(block: Block, sequence: int, n_draws: int) -> np.ndarray:
+def pairs_of(block: ChainDraws, sequence: int, n_draws: int) -> np.ndarray:
     """f_bin of a sequence, R x V x V or R x T x V x V."""
     transitions = as_array(block.transitions)
     if transitions.ndim == 5:
@@ -186,7 +193,7 @@ def test_probabilities_are_averages_over_the_draws_of_those_of_enumeration(
     transitions: str, n_draws: int, n_labels: int
 ):
     model = model_of("random-features", transitions, n_labels=n_labels)
-    (block,) = SequencePredictor(model, n_draws=n_draws).blocks(X, LENGTHS)
+    (block,) = Predictor(model, n_draws=n_draws).blocks(X, LENGTHS)
     labels = labels_of(LENGTHS, n_labels)
     padded = chain.pad(torch.from_numpy(np.concatenate(labels)), block.lengths, dim=-1)
     found, marginals = block.log_prob(padded), block.marginals()
@@ -207,7 +214,7 @@ def test_probabilities_are_averages_over_the_draws_of_those_of_enumeration(
 @EVERY_TRANSITIONS
 def test_all_labellings_come_once_best_first_and_their_probabilities_add_up_to_one(transitions: str, n_labels: int):
     lengths = np.array([3, 1, 2])
-    (block,) = SequencePredictor(model_of("linear", transitions, n_labels=n_labels), n_draws=4).blocks(X[:6], lengths)
+    (block,) = Predictor(model_of("linear", transitions, n_labels=n_labels), n_draws=4).blocks(X[:6], lengths)
     most = n_labels**3 + 2
     paths, scores = (part.numpy() for part in block.k_best(most))
     assert (paths.shape, scores.shape) == ((3, most, 3), (3, most))
@@ -226,7 +233,7 @@ def test_all_labellings_come_once_best_first_and_their_probabilities_add_up_to_o
 def test_the_best_are_those_at_the_mean_scores_in_the_order_of_their_average_probability(
     latents: str, transitions: str
 ):
-    (block,) = SequencePredictor(model_of(latents, transitions), n_draws=6).blocks(X, LENGTHS)
+    (block,) = Predictor(model_of(latents, transitions), n_draws=6).blocks(X, LENGTHS)
     paths, scores = (part.numpy() for part in block.k_best(3))
     for s, n in enumerate(LENGTHS.tolist()):
         unary, pairs = as_array(block.unary[:, s, :n]), pairs_of(block, s, 6)
@@ -244,7 +251,7 @@ def test_certainty_is_never_more_than_certain_in_float32(transitions: str):
     model = model_of("linear-point", transitions).float()
     with torch.no_grad():
         model.mixing.bias.copy_(torch.tensor([40.0, -40.0, -40.0]))
-    (block,) = SequencePredictor(model, n_draws=7).blocks(X, LENGTHS)
+    (block,) = Predictor(model, n_draws=7).blocks(X, LENGTHS)
     log_p = block.log_prob(torch.zeros(4, 4, dtype=torch.int64))
     assert (log_p <= 0).all()
     assert (log_p > -1e-5).all()

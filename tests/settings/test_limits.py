@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 import pytest
 from tests.estimators.small import small_classifier, small_data
+from tests.estimators.small_sequences import small_tagger, sticky
 
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
 from extremegp.errors import MemoryPlanError, SettingsError
-from extremegp.settings import limits as memory
-from extremegp.settings.limits import described, memory_left, memory_limit, plan_within
+from extremegp.settings import memory
+from extremegp.settings.memory import described, memory_left, memory_limit, plan_within
 from extremegp.settings.model import ModelSettings
-from extremegp.training import TrainingSettings, World
+from extremegp.training import TrainingSettings, loop
+from extremegp.training.steps import Steps
 
 X, Y = small_data()
 
@@ -150,21 +152,20 @@ class _Process:
 def test_what_is_held_already_counts(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(memory.psutil, "Process", _Process)
     monkeypatch.setattr(memory, "available_memory", lambda: 1 << 40)
-    assert 4.5 * 2**30 < memory_left(8 << 30, World()) <= (5 << 30) - (128 << 20)
-    assert memory_left(8 << 30, World(local_size=2)) == 2 * memory_left(8 << 30, World())
+    assert 4.5 * 2**30 < memory_left(8 << 30) <= (5 << 30) - (128 << 20)
+    assert memory_left(8 << 30, 2) == 2 * memory_left(8 << 30)
     with pytest.raises(MemoryPlanError, match=r"alone need 3\.12 GB, and max_memory is 3\.00 GB: raise it"):
-        memory_left(3 << 30, World())
-    assert memory_left(None, World()) == 1 << 40
+        memory_left(3 << 30)
+    assert memory_left(None) == 1 << 40
     monkeypatch.setattr(memory, "available_memory", lambda: 1000)
-    assert memory_left(8 << 30, World()) == 1000
+    assert memory_left(8 << 30) == 1000
 
 
 # Estimators
 
 
 def _limited(monkeypatch: pytest.MonkeyPatch, size: int) -> None:
-    monkeypatch.setattr(memory, "memory_left", lambda limit, world: size)
-    monkeypatch.setattr("extremegp.estimators.fitting.memory_left", lambda limit, world: size)
+    monkeypatch.setattr("extremegp.estimators.fitting.memory_left", lambda limit, n_processes: size)
 
 
 def test_an_estimator_lowers_says_so_and_remembers(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]):
@@ -181,6 +182,53 @@ def test_an_estimator_lowers_says_so_and_remembers(monkeypatch: pytest.MonkeyPat
         small_classifier(n_inducing=400, batch_size=400).fit(x, y)
     monkeypatch.undo()
     assert small_classifier(**options, max_memory="64G").fit(X, Y).lowered_ == {}
+
+
+def test_sequences_are_lowered_in_their_batches_and_their_random_features(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+):
+    x, y = sticky(300)
+    options = {"batch_size": "auto", "n_random_features": "auto", "epochs": 1, "max_memory": "1G", "verbose": True}
+    _limited(monkeypatch, 3_000_000)
+    tagger = small_tagger(**options).fit(x, y)
+    assert list(tagger.lowered_) == ["batch_size", "n_random_features"]
+    assert tagger.lowered_["batch_size"] == (300, 37)
+    before, after = tagger.lowered_["n_random_features"]
+    assert before == 1000
+    assert tagger.settings_.n_random_features == after < 1000
+    assert "GB of memory, lowered batch_size from 300 to 37, n_random_features from 1000 to" in capsys.readouterr().err
+    _limited(monkeypatch, 30_000_000)
+    assert small_tagger(**options).fit(x, y).lowered_.keys() == {"batch_size"}
+    _limited(monkeypatch, 100_000)
+    with pytest.raises(MemoryPlanError, match="lower n_random_features, n_reduced, n_inducing or batch_size"):
+        small_tagger(**options).fit(x, y)
+    monkeypatch.undo()
+    assert small_tagger(max_memory="64G").fit(x, y).lowered_ == {}
+    with pytest.raises(MemoryPlanError, match=r"max_memory is 0\.00 GB"):
+        small_tagger(max_memory=1000).fit(x, y)
+
+
+def test_a_time_budget_plans_the_steps_on_sequences(monkeypatch: pytest.MonkeyPatch):
+    class Clock:
+        now = 0.0
+
+        def monotonic(self) -> float:
+            return self.now
+
+    clock, gradients = Clock(), Steps.gradients
+
+    def slow(self: Steps, step: Any, **options: int) -> Any:
+        clock.now += 1.0
+        return gradients(self, step, **options)
+
+    monkeypatch.setattr(loop, "time", clock)
+    monkeypatch.setattr(Steps, "gradients", slow)
+    tagger = small_tagger(epochs=100, time_budget=20.0).fit(*sticky(12))
+    last = tagger.history_[-1]
+    # Of two steps an epoch; the plan is known from the start, so that the learning rate comes down to its end.
+    assert 4 <= len(tagger.history_) <= 10
+    assert last["seconds"] <= 20.0
+    assert last["learning_rate"] < 0.3 * max(record["learning_rate"] for record in tagger.history_)
 
 
 def test_classes_take_a_limit_too():

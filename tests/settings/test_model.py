@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -17,7 +20,9 @@ from extremegp.engine.kernels import (
 )
 from extremegp.engine.latents import LinearFunctions, SparseGP, SumLatents
 from extremegp.engine.posteriors import Full, MeanField, Parsimonious, SharedBasis
-from extremegp.settings.model import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
+from extremegp.errors import SettingsError
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import KERNEL_NAMES, POSTERIORS
 
 D, K, P, M = 6, 5, 3, 4
 SETTINGS = ModelSettings(n_features=D, n_labels=K, n_latent=P, n_inducing=M, kernel="ard")
@@ -76,7 +81,7 @@ def test_posterior_names(name: str, kind: type):
 
 def test_the_names_listed_are_those_tested():
     assert len(KERNEL_NAMES) == 2 * 17
-    assert set(POSTERIOR_NAMES) == {"shared-basis", "mean-field", "full", "full-u", "parsimonious"}
+    assert set(POSTERIORS) == {"shared-basis", "mean-field", "full", "full-u", "parsimonious"}
 
 
 def test_inducing_names():
@@ -110,3 +115,31 @@ def test_fixed_inducing_inputs_and_jitter_reach_their_parts():
     assert not gp.inducing.transposed.requires_grad
     assert not gp.inducing.normalise
     assert gp.relative_jitter == 1e-4
+
+
+# Settings from files
+
+# As models of format version 1 were saved, and the tensors that lay beside them.
+PREVIOUS = json.loads(Path(__file__).with_name("previous_settings.json").read_text())
+
+
+@pytest.mark.parametrize("saved", PREVIOUS, ids=lambda saved: "-".join(map(str, saved["settings"].values())))
+def test_settings_of_the_previous_format_make_a_model_of_the_same_tensors(saved: dict[str, Any]):
+    settings = ModelSettings.from_config(saved["settings"])
+    model = settings.build()
+    assert {name: list(tensor.shape) for name, tensor in model.state_dict().items()} == saved["tensors"]
+    assert ModelSettings.from_config(json.loads(json.dumps(settings.to_config()))) == settings
+    if "likelihood" not in saved["settings"]:
+        gp = saved["settings"]["latents"] == "gp"
+        assert model.mixing.log_scales.requires_grad == gp
+        assert model.mixing.bias_variance == 4.0
+        assert gp == any(isinstance(part, SparseInducingInputs) for part in model.modules())
+
+
+@pytest.mark.parametrize("saved", [PREVIOUS[0]["settings"], PREVIOUS[-1]["settings"], SETTINGS.to_config()], ids=len)
+def test_unknown_and_missing_names_are_refused_in_one_line(saved: dict[str, Any]):
+    fewer = {name: value for name, value in saved.items() if name != "n_features"}
+    for values in (saved | {"evil": 1}, fewer, [saved], None):
+        with pytest.raises(SettingsError) as caught:
+            ModelSettings.from_config(values)
+        assert "\n" not in str(caught.value)

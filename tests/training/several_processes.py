@@ -15,13 +15,15 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs, random_labels, randomise
 
+from extremegp.data import one_hot
+from extremegp.engine.latents import DeepRandomFeatures
 from extremegp.engine.likelihoods import BernoulliLabels
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
 from extremegp.errors import ExtremeGPError
 from extremegp.settings.model import ModelSettings
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, World, train, world
-from extremegp.training.shards import LabelShards, check_shareable
-from extremegp.training.start import initialise
+from extremegp.training.shards import Shards, check_shareable
 from extremegp.training.steps import Steps
 
 N, D, K, P, M = 23, 5, 11, 2, 3
@@ -51,59 +53,101 @@ class ActingReporter(NoReporter):
             self.act()
 
 
-def data() -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
-    x, y = random_inputs(N, D), random_labels(N, K, density=0.15).astype(np.float32)
-    return scipy.sparse.csr_matrix(x), scipy.sparse.csr_matrix(y)
-
-
-def build(dtype: torch.dtype = torch.float64, **changes: Any) -> tuple[VariationalModel, Any]:
-    """A model away from its start, and what its mean function scales."""
-    sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "ard+linear"}
-    model = ModelSettings(**{**sizes, **changes}).build()
-    logits = initialise(model, *data(), rng=np.random.default_rng(0))
-    randomise(model.to(dtype))
-    if changes.get("propensity"):
-        model.likelihood = BernoulliLabels(torch.linspace(0.2, 0.9, K, dtype=dtype))
-    return model, logits
-
+LENGTHS = np.array([3, 1, 4, 2, 5, 2, 1, 3, 2])
 
 MODELS: dict[str, dict[str, Any]] = {
     "plain": {},
     "linear term": {"linear_term": True},
     "full": {"posterior": "full"},
     "propensity": {"propensity": True},
-    "mean function": {"n_mean_points": N, "n_mean_stored": None},
+    "mean function": {"n_mean_points": N},
     "float32": {"dtype": torch.float32},
 }
+ONE_EACH = {"mixing": "identity", "n_latent": K}
+CHAIN = ONE_EACH | {"likelihood": "linear-chain", "bias_variance": 4.0}
+FEATURES = {"latents": "random-features", "kernel": "arccos1", "n_random_features": 6, "n_reduced": 3}
+BY_ROWS: dict[str, tuple[dict[str, Any], str]] = {
+    "a function for each label": (ONE_EACH, "sampled"),
+    "softmax": ({"likelihood": "softmax"} | ONE_EACH, "natural"),
+    "softmax with a mean function": ({"likelihood": "softmax", "n_mean_points": N} | ONE_EACH, "adam"),
+    "one-vs-each of sampled classes": ({"likelihood": "one-vs-each"}, "sampled"),
+    "augment and reduce": ({"likelihood": "ar-softmax", "local": "amortised"}, "sampled"),
+    "sequences": (CHAIN | {"latents": "linear-point", "transitions": "point"}, "adam"),
+    "sequences of reduced inputs": (CHAIN | FEATURES | {"transitions": "point", "certain": True}, "adam"),
+}
+DRAWN = {"sequences": CHAIN | FEATURES, "mixed softmax": {"likelihood": "softmax"}}
+"""Models whose bounds are estimated at draws, which every process has of its own."""
+LONG = replace(SETTINGS, epochs=20, optimizer="adam", n_draws=5)
+OF_SEQUENCES = [name for name in BY_ROWS if name.startswith("sequences")]
+
+
+def data(likelihood: str = "bernoulli") -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
+    x, y = random_inputs(N, D), random_labels(N, K, density=0.15).astype(np.float32)
+    if likelihood != "bernoulli":
+        return scipy.sparse.csr_matrix(x), one_hot(np.random.default_rng(0).integers(K, size=N), K)
+    return scipy.sparse.csr_matrix(x), scipy.sparse.csr_matrix(y)
+
+
+def lengths_of(changes: dict[str, Any]) -> np.ndarray | None:
+    return LENGTHS if changes.get("likelihood") == "linear-chain" else None
+
+
+def build(
+    *, dtype: torch.dtype = torch.float64, certain: bool = False, **changes: Any
+) -> tuple[VariationalModel, Any, Any]:
+    """A model away from its start, its data, and what its mean function scales.
+
+    If it is certain, all draws of random features are the same, up to rounding.
+    """
+    xy = data(changes.get("likelihood", "bernoulli"))
+    if changes.get("n_mean_points"):
+        changes["n_mean_stored"] = xy[0].nnz
+    sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "ard+linear"}
+    model = ModelSettings(**{**sizes, **changes}).build()
+    logits = model.start(TrainingData(*xy, np.random.default_rng(0)))
+    randomise(model.to(dtype))
+    if changes.get("propensity"):
+        model.likelihood = BernoulliLabels(torch.linspace(0.2, 0.9, K, dtype=dtype))
+    if certain:
+        assert isinstance(model.latents, DeepRandomFeatures)
+        model.latents.output.log_variance.detach().fill_(-70.0)
+    return model, xy, logits
 
 
 def one_step(here: World, plan: TrainingSettings, **changes: Any) -> dict[str, torch.Tensor]:
     """The bound and every gradient of one batch; those of the labels of all processes put together."""
-    if changes.get("n_mean_points"):
-        changes["n_mean_stored"] = data()[0].nnz
-    model, logits = build(**changes)
-    shards = LabelShards(model, here)
-    steps = Steps(model, *data(), plan, lengths=None, mean_logits=logits, shards=shards)
-    elbo = steps.gradients(steps.load(np.array([3, 1, 22, 0, 5]), 2), n_draws=1)
+    model, xy, logits = build(**changes)
+    shards = Shards(model, here)
+    steps = Steps(*xy, plan, lengths=lengths_of(changes), mean_logits=logits, shards=shards)
+    elbo = steps.gradients(steps.load(np.array([3, 1, 8, 0, 5]), 2), n_draws=1)
     found = {"data": elbo.data.detach(), "kl": elbo.kl.detach()}
-    for name, parameter in model.named_parameters():
-        gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
-        found[name] = here.rows(gradient, K) if name in shards.per_label else gradient
+    for name, parameter in shards.model.named_parameters():
+        if parameter.grad is not None:
+            gradient = parameter.grad.to_dense() if parameter.grad.is_sparse else parameter.grad
+            found[name] = here.rows(gradient, K) if name in shards.per_label else gradient
     return found
 
 
-def trained(here: World, plan: TrainingSettings, **options: Any) -> dict[str, Any]:
-    model, _ = build(propensity=True)
-    history = train(model, *data(), plan, **{"reporter": NoReporter(), "world": here, "fingerprint": "f", **options})
+def trained(
+    here: World, plan: TrainingSettings, of: dict[str, Any] = MODELS["propensity"], **options: Any
+) -> dict[str, Any]:
+    model, xy, logits = build(**of)
+    given = {"reporter": NoReporter(), "world": here, "fingerprint": "f", "lengths": lengths_of(of), **options}
+    history = train(model, *xy, plan, mean_logits=logits, **given)
     return {"history": history, "state": model.state_dict()}
 
 
-def interrupted(here: World, path: Path, by: int) -> None:
+def interrupted(
+    here: World,
+    path: Path,
+    by: int,
+    plan: TrainingSettings = PLANS["sampled"],
+    of: dict[str, Any] = MODELS["propensity"],
+) -> None:
     """A run that a signal to one process ends."""
-    plan = PLANS["sampled"]
     reporter = ActingReporter(INTERRUPT_AT, lambda: signal.raise_signal(signal.SIGTERM) if here.rank == by else None)
     with pytest.raises(TrainingInterrupted) as caught:
-        trained(here, plan, checkpoint=path, reporter=reporter, validate=lambda: 0.5)
+        trained(here, plan, of, checkpoint=path, reporter=reporter, validate=lambda: 0.5)
     assert (caught.value.saved, reporter.steps) == (str(path), INTERRUPT_AT)
     # A run that an error ends leaves its handlers, so that the launcher's signals do not cut off the message.
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
@@ -126,6 +170,10 @@ def main(folder: Path) -> None:
             found["step"][of_model, of_plan] = one_step(here, PLANS[of_plan], **changes)
     for of_plan, plan in PLANS.items():
         found["run"][of_plan] = trained(here, plan)
+    for name, (changes, of_plan) in BY_ROWS.items():
+        found["step"][name, of_plan] = one_step(here, PLANS[of_plan], **changes)
+        found["run"][name] = trained(here, PLANS[of_plan], changes)
+    found["drawn"] = {name: trained(here, LONG, changes) for name, changes in DRAWN.items()}
 
     # Scores that the first process alone gets right: patience runs out after the third epoch.
     scores = iter([0.2, 0.6, 0.5, 0.4, 0.9] if here.leads else [])
@@ -138,15 +186,20 @@ def main(folder: Path) -> None:
         (folder / "kept.ckpt").write_bytes(by_several.read_bytes())
     found["resumed"] = trained(here, PLANS["sampled"], checkpoint=by_several, validate=lambda: 0.5)
     found["resumed from one"] = trained(here, PLANS["sampled"], checkpoint=folder / "one.ckpt", validate=lambda: 0.5)
+    for name in OF_SEQUENCES:
+        (changes, of_plan), path = BY_ROWS[name], folder / f"{name}.ckpt"
+        found[f"resumed {name}"] = trained(here, PLANS[of_plan], changes, checkpoint=path, validate=lambda: 0.5)
 
-    identity = {"mixing": "identity", "n_latent": K}
     for name, changes in {
-        "identity": identity,
-        "softmax": {"likelihood": "softmax"},
         "few labels": {"n_labels": here.size - 1},
+        "stored": {"likelihood": "ar-softmax", "local": "stored", "n_local_rows": N},
+        "few classes": {"likelihood": "softmax", "n_labels": here.size - 1},
+        "optimal": {"likelihood": "ar-softmax"},
+        **{name: of_model for name, (of_model, _) in BY_ROWS.items()},
     }.items():
         sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "se"}
-        model = ModelSettings(**{**sizes, **changes}).build()
+        settings = {name: value for name, value in {**sizes, **changes}.items() if name != "certain"}
+        model = ModelSettings(**settings).build()
         found["refused"][name] = refusal(lambda model=model: check_shareable(model, here))
     found["refused"]["small batches"] = refusal(lambda: trained(here, replace(SETTINGS, batch_size=1)))
     found["refused"]["seeds"] = refusal(lambda: trained(here, replace(SETTINGS, seed=here.rank)))

@@ -6,6 +6,7 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs, random_model, sparse_rows
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.model import VariationalModel
 from extremegp.settings.model import ModelSettings
 from extremegp.training.class_pairs import ClassPair, ClassPairSampler
@@ -64,7 +65,7 @@ def test_over_all_pairs_the_mean_of_bound_and_gradients_is_that_of_all_rows_and_
     inducing: str, posterior: str, likelihood: str
 ):
     model, x = _model(inducing, posterior, likelihood), random_inputs(N, D)
-    expected = model.elbo(sparse_rows(x), sparse_rows(_y().toarray()), n_rows=N).bound
+    expected = model.elbo(Batch(sparse_rows(x), sparse_rows(_y().toarray()))).bound
     names = [name for name, parameter in model.named_parameters() if not name.startswith("mixing")]
     parameters = [model.get_parameter(name) for name in names]
     wanted = torch.autograd.grad(expected, [*parameters, *model.mixing.parameters()])
@@ -75,12 +76,12 @@ def test_over_all_pairs_the_mean_of_bound_and_gradients_is_that_of_all_rows_and_
         # Pairs are taken alike here, of classes without rows as well: these have no data, but the KL is that of a pair.
         pair = ClassPair(rows, np.array(sorted((own, other))), int(own > other), float(K * len(rows)))
         batch = pair.batch(K, dtype=torch.float64, device=CPU)
-        small = model.restricted(batch.labels, partial=True)
+        small = model.select(batch.labels, partial=True)
         if len(rows):
-            elbo = small.elbo(sparse_rows(x[rows]), batch.y, n_rows=pair.n_rows, label_weights=batch.weights)
-            bound = elbo.bound
+            scale = pair.n_rows / len(rows)
+            bound = small.elbo(Batch(sparse_rows(x[rows]), batch.y, scale, label_weights=batch.weights)).bound
         else:
-            bound = -small._kl_weight * small.latents.condition().kl()
+            bound = -small.latents.kl_weight * small.latents.condition().kl()
         found = torch.autograd.grad(bound, [*parameters, *small.mixing.parameters()], allow_unused=True)
         mean += float(bound.detach()) / len(pairs)
         spread.append(float(bound.detach()))

@@ -9,6 +9,7 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs, random_labels, random_model, sparse_rows
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.likelihoods import BernoulliLabels
 from extremegp.engine.mixing import FactorMixing
 from extremegp.engine.model import VariationalModel
@@ -16,7 +17,7 @@ from extremegp.settings.model import ModelSettings
 from extremegp.training import TrainingSettings, World, hard_labels
 from extremegp.training.hard_labels import HardLabels
 from extremegp.training.label_sampling import LabelSampler
-from extremegp.training.shards import LabelShards
+from extremegp.training.shards import Shards
 from extremegp.training.steps import Steps
 
 N, D, K, P = 5, 4, 40, 2
@@ -29,7 +30,7 @@ def _mixing(n_labels: int, n_latent: int = 3, seed: int = 0) -> FactorMixing:
 
 
 def _finder(mixing: FactorMixing, n_hard: int, **options: int) -> HardLabels:
-    finder = HardLabels(mixing.n_labels, n_hard, **{"batch_size": 10, "seed": 0, **options}, world=World())
+    finder = HardLabels(mixing.n_utilities, n_hard, **{"batch_size": 10, "seed": 0, **options}, world=World())
     finder.prepare(0, mixing)
     return finder
 
@@ -139,8 +140,8 @@ def test_over_all_samples_the_mean_of_bound_and_gradients_is_that_of_all_labels(
     settings = TrainingSettings(
         epochs=1, batch_size=N, learning_rate=0.1, n_sampled_labels=n_sampled, label_sampling="hard", n_hard_labels=5
     )
-    options = {"lengths": None, "mean_logits": None, "shards": LabelShards(model, World())}
-    sampled, rows = Steps(model, x, y, settings, **options), np.arange(N)
+    options = {"lengths": None, "mean_logits": None, "shards": Shards(model, World())}
+    sampled, rows = Steps(x, y, settings, **options), np.arange(N)
     sampler = sampled.sampler
     edges = np.unique(np.concatenate([[0.0], np.cumsum(sampler.inclusion[sampler._order]) % 1.0, [1.0]]))
     mean, spread, mean_gradients, added = 0.0, [], {}, set()
@@ -154,7 +155,7 @@ def test_over_all_samples_the_mean_of_bound_and_gradients_is_that_of_all_labels(
             mean_gradients[name] = mean_gradients.get(name, 0) + (high - low) * gradient
         looked_at = model.mixing.bias.grad.coalesce().indices()[0].numpy()
         added.add(tuple(np.setdiff1d(looked_at, np.union1d(drawn, y.indices))))
-    whole = model.elbo(sparse_rows(x.toarray()), sparse_rows(y.toarray()), n_rows=N).bound
+    whole = model.elbo(Batch(sparse_rows(x.toarray()), sparse_rows(y.toarray()))).bound
     model.zero_grad()
     (-whole / N).backward()
     assert mean == pytest.approx(float(whole.detach()), rel=1e-9)

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.models import random_inputs, random_labels, random_model, sparse_rows
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.likelihoods import BernoulliLabels
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.sparse import SparseRows
@@ -145,7 +146,7 @@ def _estimate(
     """The bound on a sample of labels, and its gradients by the parameters' names, for the mixing with zero rows."""
     x, y = random_inputs(N, D), random_labels(N, K, density=0.15)
     batch = sampler.batch(scipy.sparse.csr_matrix(y), drawn, dtype=torch.float64, device=CPU)
-    small = model.restricted(batch.labels)
+    small = model.select(batch.labels)
     bound, gradients = _with_gradients(small, x, batch.y, batch.weights)
     for name in ("mixing.loadings", "mixing.bias"):
         whole = torch.zeros_like(model.get_parameter(name))
@@ -160,7 +161,7 @@ def _whole(model: VariationalModel) -> tuple[float, dict[str, torch.Tensor]]:
 def _with_gradients(
     model: VariationalModel, x: np.ndarray, y: SparseRows, weights: torch.Tensor | None = None
 ) -> tuple[float, dict[str, torch.Tensor]]:
-    bound = model.elbo(sparse_rows(x), y, n_rows=N, label_weights=weights).bound
+    bound = model.elbo(Batch(sparse_rows(x), y, label_weights=weights)).bound
     learnt = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
     gradients = torch.autograd.grad(bound, list(learnt.values()))
     return float(bound.detach()), dict(zip(learnt, gradients, strict=True))

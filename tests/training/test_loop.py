@@ -13,13 +13,13 @@ import torch
 from tests.models import random_inputs, random_labels, randomise
 from tests.watching import WideTensors
 
-from extremegp.engine.latents import DeepRandomFeatures, LinearFunctions
+from extremegp.engine.batch import Batch
+from extremegp.engine.latents import DeepRandomFeatures, Latents, LinearFunctions
 from extremegp.engine.latents.random_features import FREQUENCIES
-from extremegp.engine.likelihoods import BatchContext, BernoulliLabels
-from extremegp.engine.likelihoods.linear_chain import LinearChain
+from extremegp.engine.likelihoods import BernoulliLabels, LinearChain
 from extremegp.engine.mixing import IdentityMixing
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.sequence_model import SequenceModel
+from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import SparseRows
 from extremegp.errors import ExtremeGPError, ModelFormatError
 from extremegp.settings.model import ModelSettings
@@ -27,7 +27,6 @@ from extremegp.storage.tensors import read_tensors, write_tensors
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, hard_labels, train
 from extremegp.training import loop as module
 from extremegp.training.loop import TrainingDivergedError
-from extremegp.training.start import initialise
 from extremegp.training.steps import Steps
 
 N, D, K, P, M = 23, 5, 4, 2, 3
@@ -43,14 +42,18 @@ def _data() -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
 def _model(**changes: Any) -> VariationalModel:
     sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "ard+linear"}
     model = ModelSettings(**{**sizes, **changes}).build()
-    initialise(model, *_data(), rng=np.random.default_rng(0))
+    model.start(TrainingData(*_data(), np.random.default_rng(0)))
     return model
 
 
+@torch.no_grad()
+def _bound_on(model: VariationalModel, data: tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]) -> float:
+    dtype = model.mixing.bias.dtype
+    return float(model.elbo(Batch(*(SparseRows.from_scipy(matrix, dtype=dtype) for matrix in data))).bound)
+
+
 def _bound(model: VariationalModel) -> float:
-    x, y = _data()
-    with torch.no_grad():
-        return float(model.elbo(SparseRows.from_scipy(x), SparseRows.from_scipy(y), n_rows=N).bound)
+    return _bound_on(model, _data())
 
 
 class _Recorder(NoReporter):
@@ -406,14 +409,14 @@ def _wide_data(n_labels: int = WIDE) -> tuple[scipy.sparse.csr_matrix, scipy.spa
 
 def _wide_model(n_labels: int = WIDE, *, propensities: bool = False) -> VariationalModel:
     model = ModelSettings(n_features=D, n_labels=n_labels, n_latent=P, n_inducing=M, kernel="ard").build()
-    initialise(model, *_wide_data(n_labels), rng=np.random.default_rng(0))
+    model.start(TrainingData(*_wide_data(n_labels), np.random.default_rng(0)))
     if propensities:
         model.likelihood = BernoulliLabels(torch.linspace(0.2, 1.0, n_labels))
     return model
 
 
 def _train_wide(model: VariationalModel, settings: TrainingSettings, **options: Any) -> list[dict[str, float]]:
-    return train(model, *_wide_data(model.mixing.n_labels), settings, **{"reporter": NoReporter(), **options})
+    return train(model, *_wide_data(model.mixing.n_utilities), settings, **{"reporter": NoReporter(), **options})
 
 
 @pytest.mark.parametrize("propensities", [False, True])
@@ -429,20 +432,15 @@ def test_a_sample_of_every_label_trains_to_the_model_of_full_enumeration(propens
 @pytest.mark.parametrize("sampling", ["uniform", "frequency"])
 def test_training_on_sampled_labels_raises_the_bound_of_all(sampling: str):
     model = _wide_model()
-    x, y = (SparseRows.from_scipy(matrix) for matrix in _wide_data())
-    with torch.no_grad():
-        before = float(model.elbo(x, y, n_rows=N).bound)
+    before = _bound_on(model, _wide_data())
     _train_wide(model, replace(SAMPLED, epochs=40, label_sampling=sampling))
-    with torch.no_grad():
-        assert float(model.elbo(x, y, n_rows=N).bound) > before + 10
+    assert _bound_on(model, _wide_data()) > before + 10
 
 
 @pytest.mark.parametrize("sampling", ["uniform", "frequency"])
 def test_the_recorded_bound_is_an_unbiased_estimate(sampling: str):
     model = _wide_model().double()
-    x, y = (SparseRows.from_scipy(matrix, dtype=torch.float64) for matrix in _wide_data())
-    with torch.no_grad():
-        exact = float(model.elbo(x, y, n_rows=N).bound)
+    exact = _bound_on(model, _wide_data())
     settings = replace(
         SAMPLED, epochs=100, batch_size=1, learning_rate=1e-12, natural_step=1e-12, label_sampling=sampling
     )
@@ -574,16 +572,12 @@ def test_clusters_that_do_not_fit_are_refused(tmp_path: Path):
 
 
 def test_moments_in_bfloat16_end_within_half_a_percent_of_the_bound_of_full_ones():
-    x, y = (SparseRows.from_scipy(matrix) for matrix in _wide_data())
     bounds = []
     for state in ("full", "half"):
         model = _wide_model()
         _train_wide(model, replace(SAMPLED, epochs=150, n_sampled_labels=100, optimizer_state=state))
-        with torch.no_grad():
-            bounds.append(float(model.elbo(x, y, n_rows=N).bound))
-    with torch.no_grad():
-        start = float(_wide_model().elbo(x, y, n_rows=N).bound)
-    assert bounds[0] > start + 10
+        bounds.append(_bound_on(model, _wide_data()))
+    assert bounds[0] > _bound_on(_wide_model(), _wide_data()) + 10
     assert bounds[1] == pytest.approx(bounds[0], rel=0.005)
 
 
@@ -603,29 +597,35 @@ def _sequence_data() -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
     return scipy.sparse.csr_matrix(x), scipy.sparse.csr_matrix(y)
 
 
-def _sequence_model(**changes: Any) -> SequenceModel:
+def _chain(latents: Latents, **options: Any) -> VariationalModel:
+    return VariationalModel(
+        latents, IdentityMixing(torch.zeros(K), torch.zeros(K), bias_variance=4.0), LinearChain(K, **options)
+    )
+
+
+def _sequence_model(**changes: Any) -> VariationalModel:
     settings = {"n_layers": 2, "n_random": 4, "n_reduced": 3, "frequencies": "var-fixed", **changes}
     latents = DeepRandomFeatures(D + UNUSED, K, **settings)
-    latents.start(SparseRows.from_scipy(_sequence_data()[0]), torch.Generator().manual_seed(0))
-    return SequenceModel(latents, IdentityMixing(torch.zeros(K), torch.zeros(K)), LinearChain(K))
+    latents.start_at(SparseRows.from_scipy(_sequence_data()[0]), torch.Generator().manual_seed(0))
+    return _chain(latents)
 
 
 def _train_sequences(
-    model: SequenceModel, settings: TrainingSettings = OF_SEQUENCES, **options: Any
+    model: VariationalModel, settings: TrainingSettings = OF_SEQUENCES, **options: Any
 ) -> list[dict[str, float]]:
     return train(model, *_sequence_data(), settings, **{"reporter": NoReporter(), "lengths": LENGTHS, **options})
 
 
-class _Watched(SequenceModel):
+class _Watched(VariationalModel):
     """Remembers what it is given."""
 
-    def __init__(self, model: SequenceModel) -> None:
+    def __init__(self, model: VariationalModel) -> None:
         super().__init__(model.latents, model.mixing, model.likelihood)
-        self.given: list[tuple[SparseRows, SparseRows, dict[str, Any]]] = []
+        self.given: list[Batch] = []
 
-    def elbo(self, x: Any, y: Any, **options: Any) -> Any:
-        self.given.append((x, y, options))
-        return super().elbo(x, y, **options)
+    def elbo(self, batch: Batch, conditioned: Any = None) -> Any:
+        self.given.append(batch)
+        return super().elbo(batch, conditioned)
 
 
 def test_batches_are_of_whole_sequences_and_an_epoch_has_every_token_once_in_an_order_of_its_own():
@@ -638,14 +638,13 @@ def test_batches_are_of_whole_sequences_and_an_epoch_has_every_token_once_in_an_
     orders = []
     for epoch in range(OF_SEQUENCES.epochs):
         found = []
-        for inputs, labels, options in model.given[epoch * per_epoch : (epoch + 1) * per_epoch]:
-            lengths = options["context"].lengths
-            tokens = inputs.values[inputs.columns == 0].long() - 1
-            found += [tuple(part.tolist()) for part in tokens.split(lengths.tolist())]
-            assert labels.columns.tolist() == y.indices[tokens].tolist()
-            assert options["context"].rows.tolist() == tokens.tolist()
+        for batch in model.given[epoch * per_epoch : (epoch + 1) * per_epoch]:
+            tokens = batch.x.values[batch.x.columns == 0].long() - 1
+            found += [tuple(part.tolist()) for part in tokens.split(batch.lengths.tolist())]
+            assert batch.y.columns.tolist() == y.indices[tokens].tolist()
+            assert batch.rows.tolist() == tokens.tolist()
             # A sequence stands for others whatever its length.
-            assert options["n_rows"] / len(tokens) == pytest.approx(len(LENGTHS) / len(lengths))
+            assert batch.scale == pytest.approx(len(LENGTHS) / len(batch.lengths))
         assert sorted(found) == sorted(whole)
         orders.append(found)
     assert orders[0] != orders[1]
@@ -657,14 +656,11 @@ def test_sequences_in_batches_raise_the_bound():
 
 
 def test_the_recorded_bound_of_sequences_is_the_mean_of_the_batches():
-    latents = LinearFunctions(D + UNUSED, K, posterior="point")
-    likelihood = LinearChain(K, transitions="point")
-    model = SequenceModel(latents, IdentityMixing(torch.zeros(K), torch.zeros(K)), likelihood)
+    model = _chain(LinearFunctions(D + UNUSED, K, posterior="point"), transitions="point")
     randomise(model, scale=0.1)
     x, y = (SparseRows.from_scipy(matrix) for matrix in _sequence_data())
-    context = BatchContext(x, torch.arange(TOKENS), lengths=torch.from_numpy(LENGTHS))
     with torch.no_grad():
-        whole = float(model.elbo(x, y, n_rows=TOKENS, context=context).bound)
+        whole = float(model.elbo(Batch(x, y, lengths=torch.from_numpy(LENGTHS))).bound)
     for batch_size in (1, 2, 4, 8):
         settings = replace(OF_SEQUENCES, epochs=1, batch_size=batch_size, learning_rate=1e-12)
         assert _train_sequences(model, settings)[0]["elbo"] == pytest.approx(whole, rel=1e-4)
@@ -673,9 +669,9 @@ def test_the_recorded_bound_of_sequences_is_the_mean_of_the_batches():
 def test_one_draw_is_taken_in_the_first_half_of_the_steps_and_then_as_many_as_asked_for():
     model = _Watched(_sequence_model())
     _train_sequences(model)
-    n_draws = [options["context"].n_draws for _, _, options in model.given]
+    n_draws = [batch.n_draws for batch in model.given]
     assert n_draws == [1] * (SEQUENCE_STEPS // 2) + [3] * (SEQUENCE_STEPS // 2)
-    seeds = [options["context"].seed for _, _, options in model.given]
+    seeds = [batch.seed for batch in model.given]
     assert len(set(seeds)) == SEQUENCE_STEPS
 
 

@@ -4,8 +4,8 @@ import io
 
 import pytest
 
+from extremegp import progress
 from extremegp.training import NoReporter, ProgressReporter
-from extremegp.training import progress as module
 
 
 class _Clock:
@@ -24,7 +24,7 @@ class _Terminal(io.StringIO):
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> _Clock:
     fake = _Clock()
-    monkeypatch.setattr(module, "time", fake)
+    monkeypatch.setattr(progress, "time", fake)
     return fake
 
 

@@ -11,11 +11,11 @@ import torch
 from sklearn.exceptions import ConvergenceWarning
 from tests.models import random_inputs, random_labels
 
+from extremegp.engine import centres
 from extremegp.engine.inducing import SparseInducingInputs
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
 from extremegp.settings.model import ModelSettings
-from extremegp.training import start as initialisation
-from extremegp.training.start import initialise
 
 N, D, K, P, M, R, S = 30, 6, 5, 3, 4, 2, 3
 SETTINGS = ModelSettings(n_features=D, n_labels=K, n_latent=P, n_inducing=M, kernel="ard")
@@ -37,7 +37,7 @@ def _started(
 ) -> VariationalModel:
     x, y = _data()
     model = settings.build()
-    initialise(model, x.toarray() if dense else x, y, rng=np.random.default_rng(seed), **options)
+    model.start(TrainingData(x.toarray() if dense else x, y, np.random.default_rng(seed), **options))
     return model
 
 
@@ -80,8 +80,8 @@ def test_a_support_is_where_a_centre_is_largest(monkeypatch: pytest.MonkeyPatch)
     settings = replace(SETTINGS, normalise_inducing=False, **KINDS["sparse"])
     inducing = _started(settings).latents.inducing
     assert isinstance(inducing, SparseInducingInputs)
-    centres = initialisation._sparse_centres(_data()[0], M, "kmeans", np.random.default_rng(0)).toarray()
-    for centre, columns, entries in zip(centres, inducing.columns, inducing.entries.detach(), strict=True):
+    starts = centres.sparse_centres(_data()[0], M, TrainingData(*_data(), np.random.default_rng(0))).toarray()
+    for centre, columns, entries in zip(starts, inducing.columns, inducing.entries.detach(), strict=True):
         assert len(set(columns.tolist())) == S
         outside = np.delete(np.abs(centre), columns.numpy())
         assert np.abs(centre[columns.numpy()]).min() >= outside.max()
@@ -90,14 +90,14 @@ def test_a_support_is_where_a_centre_is_largest(monkeypatch: pytest.MonkeyPatch)
 
 def test_clusters_of_hashed_features_are_clusters_of_the_features():
     # Two groups of rows on disjoint features, far more than the hash has buckets.
-    rng, n_features = np.random.default_rng(0), 5 * initialisation._HASHED_FEATURES
+    rng, n_features = np.random.default_rng(0), 5 * centres._HASHED_FEATURES
     group = np.repeat([0, 1], 40)
     columns = rng.integers(100, size=(80, 20)) + 10000 * group[:, None]
     x = scipy.sparse.csr_matrix(
         (np.ones(1600, dtype=np.float32), (np.repeat(np.arange(80), 20), columns.ravel())), shape=(80, n_features)
     )
-    centres = initialisation._sparse_centres(x, 2, "kmeans", rng)
-    sides = [np.unique(centres[i].indices // 10000).tolist() for i in range(2)]
+    found = centres.sparse_centres(x, 2, TrainingData(x, scipy.sparse.csr_matrix((80, 1)), rng))
+    sides = [np.unique(found[i].indices // 10000).tolist() for i in range(2)]
     assert sorted(sides) == [[0], [1]]
 
 
@@ -105,7 +105,7 @@ def test_labels_in_no_row_and_in_every_row_get_finite_biases():
     x, _ = _data()
     y = scipy.sparse.csr_matrix(np.tile(np.array([[0.0, 1.0, 0.0, 1.0, 0.0]], dtype=np.float32), (N, 1)))
     model = SETTINGS.build()
-    initialise(model, x, y, rng=np.random.default_rng(0))
+    model.start(TrainingData(x, y, np.random.default_rng(0)))
     bias = model.mixing.bias.detach().numpy()
     assert np.isfinite(bias).all()
     assert bias[0] < -3 < 3 < bias[1]
@@ -120,7 +120,7 @@ def test_more_inducing_inputs_than_distinct_rows_are_still_distinct(kind: str, n
     with warnings.catch_warnings():
         # scikit-learn may say that there are fewer distinct rows than centres.
         warnings.simplefilter("ignore", ConvergenceWarning)
-        initialise(model, x, y, rng=np.random.default_rng(0))
+        model.start(TrainingData(x, y, np.random.default_rng(0)))
     z = model.latents.inducing().detach().numpy()
     assert np.isfinite(z).all()
     assert len(np.unique(z, axis=0)) == M
@@ -146,7 +146,7 @@ def test_with_propensities_biases_start_at_the_frequency_with_which_labels_apply
 def test_spectral_loadings_are_the_leading_eigenvectors_of_the_covariance_of_the_labels(n_latent: int):
     x, y = _data()
     model = replace(SETTINGS, n_latent=n_latent).build()
-    initialise(model, x, y, rng=np.random.default_rng(0), loadings_start="spectral")
+    model.start(TrainingData(x, y, np.random.default_rng(0), loadings_start="spectral"))
     loadings = model.mixing.loadings.detach().numpy().astype(np.float64)
     covariance = np.cov(y.toarray().astype(np.float64), rowvar=False, bias=True)
     found = min(n_latent, K - 1)
@@ -164,7 +164,7 @@ def test_labels_that_are_all_alike_have_no_direction_and_still_finite_loadings()
     for y in (np.ones((N, K)), np.ones((N, 1))):
         model = replace(SETTINGS, n_labels=y.shape[1]).build()
         labels = scipy.sparse.csr_matrix(y.astype(np.float32))
-        initialise(model, x, labels, rng=np.random.default_rng(0), loadings_start="spectral")
+        model.start(TrainingData(x, labels, np.random.default_rng(0), loadings_start="spectral"))
         assert torch.isfinite(model.mixing.loadings).all()
 
 
@@ -186,7 +186,7 @@ def test_biases_of_classes_are_logarithms_of_their_frequencies_and_functions_sta
     )
     for how in ("kmeans", "rows"):
         model = settings.build()
-        assert initialise(model, x, y, rng=np.random.default_rng(1), inducing_start=how) is None
+        assert model.start(TrainingData(x, y, np.random.default_rng(1), inducing_start=how)) is None
         expected = np.log(np.array([20, 9, 0.5, 1]) / 30)
         np.testing.assert_allclose(model.mixing.bias.detach(), expected, rtol=1e-5)
         z = model.latents.inducing().detach().numpy()
@@ -201,20 +201,19 @@ def test_biases_of_classes_are_logarithms_of_their_frequencies_and_functions_sta
 @pytest.mark.parametrize("kind", KINDS)
 def test_of_very_many_rows_or_entries_some_are_enough_to_start(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     settings, seen = replace(SETTINGS, **KINDS[kind]), []
-    some_in_memory = initialisation._some_in_memory
 
-    def noted(x: Any, size: int, rng: np.random.Generator) -> Any:
-        seen.append(some_in_memory(x, size, rng).toarray())
+    def noted(data: TrainingData, size: int) -> Any:
+        seen.append(centres.in_memory(data, size).toarray())
         return scipy.sparse.csr_matrix(seen[-1])
 
-    monkeypatch.setattr(initialisation, "_some_in_memory", noted)
+    monkeypatch.setattr("extremegp.engine.inducing.in_memory", noted)
     of_all = _started(settings)
-    monkeypatch.setattr(initialisation, "_START_ROWS", 12)
+    monkeypatch.setattr(centres, "_START_ROWS", 12)
     _started(settings)
-    monkeypatch.setattr(initialisation, "_START_ROWS", 500_000)
-    monkeypatch.setattr(initialisation, "_START_ENTRIES", _data()[0].nnz // 2)
+    monkeypatch.setattr(centres, "_START_ROWS", 500_000)
+    monkeypatch.setattr(centres, "_START_ENTRIES", _data()[0].nnz // 2)
     _started(settings)
-    monkeypatch.setattr(initialisation, "_START_ENTRIES", 1)
+    monkeypatch.setattr(centres, "_START_ENTRIES", 1)
     least = _started(settings)
     assert [len(rows) for rows in seen] == [N, 12, N // 2, M]
     rows = {row.tobytes() for row in _data()[0].toarray()}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.reference import expectations as reference
 from torch import Tensor
 
-from extremegp.engine.integrals.logistic import expected_sigmoid, expected_softplus, gauss_hermite, softplus_moments
+from extremegp.engine.integrals.logistic import expected_sigmoid, expected_softplus, softplus_moments
 
 # What the docstring promises, by type: value, d/dmean, d/dvariance.
 BOUNDS = {torch.float64: (3e-6, 7e-7, 7e-6), torch.float32: (2e-5, 3e-6, 8e-6)}
@@ -165,18 +165,3 @@ def test_expected_sigmoid_is_the_derivative_by_the_mean(dtype: torch.dtype) -> N
     probability = expected_sigmoid(mean, variance)
     assert torch.equal(probability, moments_by_autograd(mean, variance)[1])
     assert not expected_sigmoid(mean.requires_grad_(), variance).requires_grad
-
-
-@pytest.mark.parametrize("count", [1, 5, 20])
-def test_gauss_hermite_has_the_moments_of_the_standard_normal(count: int) -> None:
-    nodes, weights = gauss_hermite(count)
-    for degree in range(2 * count):
-        moment = 0 if degree % 2 else math.prod(range(1, degree, 2))
-        scale = float(weights @ nodes.abs() ** degree)
-        assert float(weights @ nodes**degree) == pytest.approx(moment, rel=1e-10, abs=1e-12 * scale)
-
-
-def test_gauss_hermite_has_the_type_that_was_asked_for() -> None:
-    nodes, weights = gauss_hermite(3, dtype=torch.float32)
-    assert nodes.dtype == weights.dtype == torch.float32
-    np.testing.assert_allclose(nodes, [-math.sqrt(3), 0, math.sqrt(3)], atol=1e-6)

@@ -17,42 +17,42 @@ from extremegp.engine.integrals import races
 from extremegp.engine.integrals.races import entropy_parts, max_probabilities, softmax_probabilities
 from extremegp.engine.latents.base import Marginals
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
+from extremegp.engine.utilities import Utilities
 
 ROWS = 3
 
 SOFTMAX = partial(torch.softmax, dim=-1)
 
 
-def independent(n_classes: int, scale: float, seed: int = 0, spread: float = 2.0) -> tuple[Marginals, IdentityMixing]:
+def independent(n_classes: int, scale: float, seed: int = 0, spread: float = 2.0) -> Utilities:
     generator = torch.Generator().manual_seed(seed)
     mean = torch.randn(ROWS, n_classes, generator=generator, dtype=torch.float64) * spread
     variance = torch.rand(ROWS, n_classes, generator=generator, dtype=torch.float64) * scale
     zeros = torch.zeros(n_classes, dtype=torch.float64)
-    return Marginals(mean, variance), IdentityMixing(zeros, zeros)
+    return Utilities(IdentityMixing(zeros, zeros), Marginals(mean, variance))
 
 
-def correlated(n_classes: int, n_functions: int) -> tuple[Marginals, FactorMixing]:
+def correlated(n_classes: int, n_functions: int) -> Utilities:
     generator = torch.Generator().manual_seed(n_classes)
     mean = torch.randn(ROWS, n_functions, generator=generator, dtype=torch.float64)
     variance = torch.rand(ROWS, n_functions, generator=generator, dtype=torch.float64)
     loadings = torch.randn(n_classes, n_functions, generator=generator, dtype=torch.float64)
-    return Marginals(mean, variance), FactorMixing(loadings, torch.zeros(n_classes, dtype=torch.float64))
+    mixing = FactorMixing(loadings, torch.zeros(n_classes, dtype=torch.float64))
+    return Utilities(mixing, Marginals(mean, variance))
 
 
-def brute_force(
-    latents: Marginals, mixing: IdentityMixing | FactorMixing, noise_variance: float = 0.0, n: int = 1_000_000
-) -> tuple[Tensor, Tensor, int]:
+def brute_force(utilities: Utilities, noise_variance: float = 0.0, n: int = 1_000_000) -> tuple[Tensor, Tensor, int]:
     """Frequencies of the winner under softmax and under Gaussian noise, over n independent samples."""
     generator = torch.Generator().manual_seed(7)
-    rows, size = latents.mean.shape
-    soft, hard = (torch.zeros(rows, mixing.n_labels, dtype=torch.float64) for _ in range(2))
+    (rows, size), n_classes = utilities.latents.mean.shape, utilities.n_utilities
+    soft, hard = (torch.zeros(rows, n_classes, dtype=torch.float64) for _ in range(2))
     with torch.no_grad():
         for _ in range(20):
             noise = torch.randn(n // 20, rows, size, generator=generator, dtype=torch.float64)
-            f = mixing.sample(latents, noise)
+            f = utilities.sample(noise)
             soft += f.softmax(2).sum(0) / n
             f = f + math.sqrt(noise_variance) * torch.randn(f.shape, generator=generator, dtype=f.dtype)
-            hard += torch.nn.functional.one_hot(f.argmax(2), mixing.n_labels).sum(0) / n
+            hard += torch.nn.functional.one_hot(f.argmax(2), n_classes).sum(0) / n
     return soft, hard, n
 
 
@@ -65,11 +65,11 @@ def assert_within_sampling_error(p: Tensor, frequency: Tensor, n: int, extra: fl
 @pytest.mark.parametrize("n_classes", [2, 7, 20])
 @pytest.mark.parametrize("scale", [0.1, 2.0, 20.0])
 def test_probabilities_are_frequencies_of_winning(n_classes: int, scale: float) -> None:
-    latents, mixing = independent(n_classes, scale)
+    utilities = independent(n_classes, scale)
     for noise_variance in (0.0, 1.0):
-        soft, hard, n = brute_force(latents, mixing, noise_variance, n=400_000)
-        assert_within_sampling_error(softmax_probabilities(latents, mixing), soft, n)
-        assert_within_sampling_error(max_probabilities(latents, mixing, noise_variance), hard, n)
+        soft, hard, n = brute_force(utilities, noise_variance, n=400_000)
+        assert_within_sampling_error(softmax_probabilities(utilities), soft, n)
+        assert_within_sampling_error(max_probabilities(utilities, noise_variance), hard, n)
 
 
 @pytest.mark.parametrize("variance", [(0.0, 0.0), (0.5, 0.0), (0.5, 0.2), (3.0, 1.0), (10.0, 0.0), (40.0, 10.0)])
@@ -84,15 +84,16 @@ def test_small_softmax_probabilities_are_accurate_relative_to_themselves(
 
 @pytest.mark.parametrize("noise_variance", [0.0, 0.5])
 def test_the_larger_of_two_gaussians_is_known_in_closed_form(noise_variance: float) -> None:
-    latents, mixing = independent(2, 3.0)
+    utilities = independent(2, 3.0)
+    latents = utilities.latents
     difference = latents.mean[:, 0] - latents.mean[:, 1]
     expected = norm.cdf(difference / (latents.variance.sum(1) + 2 * noise_variance).sqrt())
-    np.testing.assert_allclose(max_probabilities(latents, mixing, noise_variance)[:, 0], expected, atol=1e-10)
+    np.testing.assert_allclose(max_probabilities(utilities, noise_variance)[:, 0], expected, atol=1e-10)
 
 
 def test_the_largest_of_several_gaussians_equals_adaptive_quadrature() -> None:
-    latents, mixing = independent(5, 4.0)
-    p = max_probabilities(latents, mixing)
+    utilities = independent(5, 4.0)
+    latents, p = utilities.latents, max_probabilities(utilities)
     m, s = latents.mean[0].numpy(), latents.variance[0].sqrt().numpy()
     for k in range(5):
         others = np.arange(5) != k
@@ -115,7 +116,7 @@ def test_the_largest_of_many_equal_gaussians_wins_as_often_as_any() -> None:
     seed=st.integers(0, 10_000), n_classes=st.integers(1, 40), log_scale=st.floats(-12, 6), spread=st.floats(0.01, 10)
 )
 def test_rows_add_up_to_one_before_they_are_made_to(seed: int, n_classes: int, log_scale: float, spread: float) -> None:
-    latents, _ = independent(n_classes, math.exp(log_scale), seed, spread)
+    latents = independent(n_classes, math.exp(log_scale), seed, spread).latents
     for raw in (
         races._independent_softmax(latents.mean, latents.variance),
         races._independent_highest(latents.mean, latents.variance),
@@ -125,12 +126,13 @@ def test_rows_add_up_to_one_before_they_are_made_to(seed: int, n_classes: int, l
 
 
 def test_without_variance_they_are_softmax_and_the_largest() -> None:
-    latents, mixing = independent(9, 0.0)
-    torch.testing.assert_close(softmax_probabilities(latents, mixing), latents.mean.softmax(1), rtol=1e-7, atol=0)
+    utilities = independent(9, 0.0)
+    latents = utilities.latents
+    torch.testing.assert_close(softmax_probabilities(utilities), latents.mean.softmax(1), rtol=1e-7, atol=0)
     one_hot = torch.nn.functional.one_hot(latents.mean.argmax(1), 9).double()
-    torch.testing.assert_close(max_probabilities(latents, mixing), one_hot)
+    torch.testing.assert_close(max_probabilities(utilities), one_hot)
     tied = Marginals(torch.tensor([[1.0, 3.0, 3.0]]), torch.zeros(1, 3))
-    p = max_probabilities(tied, IdentityMixing(torch.zeros(3), torch.zeros(3)))
+    p = max_probabilities(Utilities(IdentityMixing(torch.zeros(3), torch.zeros(3)), tied))
     torch.testing.assert_close(p, torch.tensor([[0.0, 0.5, 0.5]]))
 
 
@@ -139,11 +141,11 @@ def test_without_variance_they_are_softmax_and_the_largest() -> None:
 def test_many_classes_by_the_shortcut_equal_the_full_integrals(
     mean_scale: float, scale: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    latents, _ = independent(700, scale, spread=mean_scale)
+    latents = independent(700, scale, spread=mean_scale).latents
     latents.mean[:, :5] += 9.0
-    short = [f(*latents[:2]) for f in (races._independent_softmax, races._independent_highest)]
+    short = [f(*latents) for f in (races._independent_softmax, races._independent_highest)]
     monkeypatch.setattr(races, "_ALL_EXACT", 10_000)
-    full = [f(*latents[:2]) for f in (races._independent_softmax, races._independent_highest)]
+    full = [f(*latents) for f in (races._independent_softmax, races._independent_highest)]
     for some, every in zip(short, full, strict=True):
         np.testing.assert_allclose(some, every, atol=3e-6)
         np.testing.assert_allclose(some.sum(1), 1.0, atol=1e-5)
@@ -158,9 +160,9 @@ def test_the_shortcut_leaves_most_of_many_classes_out_of_the_integral(monkeypatc
 
     moments = races.log_sum_exp_moments
     monkeypatch.setattr(races, "log_sum_exp_moments", recording)
-    latents, mixing = independent(5000, 0.2, spread=1.0)
-    latents.mean[:, :3] += 12.0
-    p = softmax_probabilities(latents, mixing)
+    utilities = independent(5000, 0.2, spread=1.0)
+    utilities.latents.mean[:, :3] += 12.0
+    p = softmax_probabilities(utilities)
     assert 128 in widths
     assert max(widths) <= 1024
     assert (p > 0).all()
@@ -168,21 +170,22 @@ def test_the_shortcut_leaves_most_of_many_classes_out_of_the_integral(monkeypatc
 
 @pytest.mark.parametrize(("n_classes", "n_functions"), [(4, 2), (30, 5)])
 def test_correlated_utilities_win_as_often_as_in_brute_force(n_classes: int, n_functions: int) -> None:
-    latents, mixing = correlated(n_classes, n_functions)
+    utilities = correlated(n_classes, n_functions)
     for noise_variance in (0.0, 0.7):
-        soft, hard, n = brute_force(latents, mixing, noise_variance, n=200_000)
-        assert_within_sampling_error(softmax_probabilities(latents, mixing), soft, n, extra=0.01)
-        assert_within_sampling_error(max_probabilities(latents, mixing, noise_variance), hard, n, extra=0.015)
+        soft, hard, n = brute_force(utilities, noise_variance, n=200_000)
+        assert_within_sampling_error(softmax_probabilities(utilities), soft, n, extra=0.01)
+        assert_within_sampling_error(max_probabilities(utilities, noise_variance), hard, n, extra=0.015)
 
 
 @pytest.mark.parametrize(
-    "function", [softmax_probabilities, max_probabilities, lambda *a: entropy_parts(*a, SOFTMAX)[0]]
+    "function", [softmax_probabilities, max_probabilities, lambda utilities: entropy_parts(utilities, SOFTMAX)[0]]
 )
 def test_draws_are_the_same_for_every_row_and_call(function: object) -> None:
-    latents, mixing = correlated(6, 3)
+    utilities = correlated(6, 3)
+    latents, mixing = utilities.latents, utilities.mixing
     state = torch.get_rng_state()
     repeated = Marginals(latents.mean.repeat(200, 1), latents.variance.repeat(200, 1))
-    first, many = function(latents, mixing), function(repeated, mixing)
+    first, many = function(utilities), function(Utilities(mixing, repeated))
     torch.testing.assert_close(many, first.repeat(200, *[1] * (first.dim() - 1)), rtol=1e-12, atol=1e-12)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -196,28 +199,28 @@ def test_draws_in_many_dimensions_are_the_same_in_chunks_of_any_size() -> None:
 
 
 def test_offsets_of_a_mean_function_count() -> None:
-    latents, mixing = independent(4, 1.0)
-    moved = Marginals(latents.mean - 3.0, latents.variance, torch.full_like(latents.mean, 3.0))
+    utilities = independent(4, 1.0)
+    mean, variance = utilities.latents
+    moved = Utilities(utilities.mixing, Marginals(mean - 3.0, variance), torch.full_like(mean, 3.0))
     for function in (softmax_probabilities, max_probabilities):
-        torch.testing.assert_close(function(moved, mixing), function(latents, mixing))
+        torch.testing.assert_close(function(moved), function(utilities))
 
 
-@pytest.mark.parametrize("setting", [independent(6, 3.0), correlated(6, 3)], ids=["independent", "correlated"])
-def test_entropies_are_those_of_samples(setting: tuple[Marginals, IdentityMixing | FactorMixing]) -> None:
-    latents, mixing = setting
+@pytest.mark.parametrize("utilities", [independent(6, 3.0), correlated(6, 3)], ids=["independent", "correlated"])
+def test_entropies_are_those_of_samples(utilities: Utilities) -> None:
     generator = torch.Generator().manual_seed(1)
-    noise = torch.randn(100_000, *latents.mean.shape, generator=generator, dtype=torch.float64)
+    noise = torch.randn(100_000, *utilities.latents.mean.shape, generator=generator, dtype=torch.float64)
     with torch.no_grad():
-        p = mixing.sample(latents, noise).softmax(2)
-    total, aleatoric = entropy_parts(latents, mixing, SOFTMAX, n_samples=1024)
+        p = utilities.sample(noise).softmax(2)
+    total, aleatoric = entropy_parts(utilities, SOFTMAX, n_samples=1024)
     torch.testing.assert_close(total, torch.special.entr(p.mean(0)).sum(1), rtol=0, atol=0.02)
     torch.testing.assert_close(aleatoric, torch.special.entr(p).sum(2).mean(0), rtol=0, atol=0.02)
 
 
 @given(seed=st.integers(0, 1000), scale=st.floats(0, 50), n_samples=st.sampled_from([1, 2, 64]))
 def test_information_on_the_utilities_is_never_negative(seed: int, scale: float, n_samples: int) -> None:
-    latents, mixing = independent(5, scale, seed)
-    total, aleatoric = entropy_parts(latents, mixing, SOFTMAX, n_samples)
+    utilities = independent(5, scale, seed)
+    total, aleatoric = entropy_parts(utilities, SOFTMAX, n_samples)
     assert (total >= aleatoric).all()
     assert (aleatoric >= 0).all()
     assert (total <= math.log(5) + 1e-9).all()

@@ -25,7 +25,8 @@ from extremegp.engine.kernels import SquaredExponential
 from extremegp.engine.latents import DeepRandomFeatures, Latents, LinearFunctions, SparseGP, SumLatents
 from extremegp.engine.latents.linear import LinearPosterior
 from extremegp.engine.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
-from extremegp.settings.model import POSTERIOR_NAMES, ModelSettings
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import POSTERIORS
 
 D, P, M = 4, 2, 3
 LENGTHS = [2, 3, 1]
@@ -73,7 +74,7 @@ def flat_features(kernel: str, frequencies: str, seed: int = 0) -> Joint:
         kernel=kernel,
         frequencies=frequencies,  # type: ignore[arg-type]
     ).double()
-    latents.start(torch.from_numpy(X), torch.Generator().manual_seed(seed))
+    latents.start_at(torch.from_numpy(X), torch.Generator().manual_seed(seed))
     randomise(latents, seed=seed)
     layer = latents.layers[0]
     omega = as_array(layer.omega(torch.Generator()))
@@ -97,7 +98,7 @@ CASES = {
     **{
         f"{kernel} {posterior}": lambda kernel=kernel, posterior=posterior: sparse_gp(kernel, posterior)
         for kernel in ("ard", "se-p-ell")
-        for posterior in POSTERIOR_NAMES
+        for posterior in POSTERIORS
     },
     **{
         f"{kernel} {frequencies}": lambda kernel=kernel, frequencies=frequencies: flat_features(kernel, frequencies)
@@ -143,7 +144,7 @@ def test_functions_with_inducing_inputs_of_their_own_are_drawn_as_if_each_were_a
         with torch.no_grad():
             for name, parameter in alone.posterior.named_parameters():
                 whole = getattr(separate.posterior, name)
-                parameter.copy_(whole[p : p + 1] if name in separate.posterior.per_function else whole)
+                parameter.copy_(whole if whole.shape == parameter.shape else whole[p : p + 1])
         reference = reference_latents(alone, reference_covariances(alone))
         joints.append((reference.marginals(X)[0], reference.joint(X)))
     mean, covariances = np.hstack([mean for mean, _ in joints]), np.concatenate([s for _, s in joints])
@@ -168,7 +169,7 @@ def test_latents_whose_draws_are_alike_give_an_input_the_same_draws_in_whatever_
         assert latents.condition().alike
 
 
-@pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_gradients_are_finite_where_inputs_are_inducing_inputs(posterior: str, dtype: torch.dtype):
     latents = sparse_gp("ard", posterior).latents.to(dtype)
@@ -201,7 +202,7 @@ def test_draws_of_a_deep_network_have_the_moments_of_networks_whose_weights_are_
         kernel="se",
         frequencies=frequencies,  # type: ignore[arg-type]
     ).double()
-    latents.start(torch.from_numpy(X), torch.Generator().manual_seed(0))
+    latents.start_at(torch.from_numpy(X), torch.Generator().manual_seed(0))
     randomise(latents)
     rng, x = np.random.default_rng(0), X[:3]
 

@@ -15,7 +15,6 @@ from torch import Tensor
 from torch.distributions import Normal, kl_divergence
 
 from extremegp.engine.latents import DeepRandomFeatures
-from extremegp.engine.latents.base import functions_of
 from extremegp.engine.latents.random_features import FEATURE_KERNELS, FREQUENCIES, RandomFeatures
 from extremegp.engine.sparse import Inputs, SparseRows
 
@@ -41,14 +40,14 @@ def _network(n_layers: int = 1, **changes: Any) -> DeepRandomFeatures:
     """Started at X, and every parameter moved."""
     settings: dict[str, Any] = {"n_hidden": 2, "n_random": R, **changes}
     network = DeepRandomFeatures(D, P, n_layers=n_layers, **settings).double()
-    network.start(torch.from_numpy(X), torch.Generator().manual_seed(0))
+    network.start_at(torch.from_numpy(X), torch.Generator().manual_seed(0))
     randomise(network)
     return network
 
 
 def _marginals(network: DeepRandomFeatures, x: Inputs, seed: int = 0) -> tuple[Tensor, Tensor]:
     with torch.no_grad():
-        mean, variance, _ = network.condition(seed).marginals(x)
+        mean, variance = network.condition(seed).marginals(x)
     return mean, variance
 
 
@@ -94,13 +93,13 @@ def test_features_converge_to_the_kernel_without_bias_at_the_monte_carlo_rate(ke
 def test_the_kl_of_frequencies_is_that_of_explicit_gaussians(frequencies: str):
     layer = _layer("se", frequencies)
     if frequencies == "prior-fixed":
-        assert float(layer.kl()) == 0.0
+        assert float(layer.kl_of_frequencies()) == 0.0
         return
-    assert float(layer.kl().detach()) == 0.0  # It starts as the prior.
+    assert float(layer.kl_of_frequencies().detach()) == 0.0  # It starts as the prior.
     randomise(layer)
     deviations = (0.5 * layer.log_weights.detach()).exp().unsqueeze(-1)
     q = Normal(layer.q_mean.detach() * deviations, (0.5 * layer.log_ratio.detach()).exp() * deviations)
-    torch.testing.assert_close(layer.kl().detach(), kl_divergence(q, Normal(0.0, deviations)).sum())
+    torch.testing.assert_close(layer.kl_of_frequencies().detach(), kl_divergence(q, Normal(0.0, deviations)).sum())
 
 
 @pytest.mark.parametrize("frequencies", ["var-fixed", "var-resampled"])
@@ -192,7 +191,7 @@ def test_the_kl_is_that_of_explicit_gaussians_for_weights_and_frequencies(freque
         q = Normal(weights.q_mean.detach(), weights.log_variance.detach().exp().sqrt())
         expected = expected + kl_divergence(q, Normal(0.0, torch.ones((), dtype=torch.float64))).sum()
     for layer in network.layers:
-        expected = expected + layer.kl().detach()
+        expected = expected + layer.kl_of_frequencies().detach()
     torch.testing.assert_close(network.condition().kl().detach(), expected)
 
 
@@ -211,25 +210,6 @@ def test_an_input_has_the_same_marginals_whatever_others_there_are():
     whole, part = _marginals(network, torch.from_numpy(X)), _marginals(network, torch.from_numpy(X[2:4]))
     for one, other in zip(whole, part, strict=True):
         torch.testing.assert_close(one[2:4], other, rtol=1e-12, atol=1e-12)
-
-
-@pytest.mark.parametrize("n_layers", [1, 2])
-def test_some_of_the_functions_are_those_functions(n_layers: int):
-    network, x, some = _network(n_layers, n_reduced=2), torch.from_numpy(X), torch.tensor([0, 2])
-    everything = network.condition(1).marginals(x)
-    alone = functions_of(network, some)
-    assert alone.n_functions == 2
-    assert isinstance(alone, DeepRandomFeatures)
-    for part in (network.condition(1).marginals(x, some), alone.condition(1).marginals(x)):
-        torch.testing.assert_close(part.mean, everything.mean[:, some])
-        torch.testing.assert_close(part.variance, everything.variance[:, some])
-    own = [weights.kl() for weights in (network.output, functions_of(network.output, some))]
-    torch.testing.assert_close(network.kl() - alone.kl(), own[0] - own[1])
-    draws = alone.condition().draws(x, torch.tensor([N]), 2, torch.Generator().manual_seed(0))
-    assert draws.shape == (2, N, 2)
-    draws.square().sum().backward()
-    assert (network.output.q_mean.grad[:, 1] == 0).all()
-    assert (network.output.q_mean.grad[:, some].abs().sum(0) > 0).all()
 
 
 @FEED_FORWARD
@@ -273,7 +253,7 @@ def test_the_start_brings_functions_to_the_size_of_the_last_amplitude_whatever_t
         ).double()
         means = []
         for _ in range(10):
-            network.start(x, generator, amplitude=amplitude)
+            network.start_at(x, generator, amplitude=amplitude)
             with torch.no_grad():
                 means.append(float(network.features(x, generator).square().sum(1).mean()) / amplitude**2)
         # Each arc-cosine layer with lengthscales for both adds the size of the inputs to that of what it is given.
@@ -285,7 +265,7 @@ def test_the_start_brings_functions_to_the_size_of_the_last_amplitude_whatever_t
 @pytest.mark.parametrize("ard", [False, True], ids=["one weight", "ard"])
 def test_hidden_functions_start_away_from_zero_and_from_each_other(ard: bool, feed_forward: bool):
     network = DeepRandomFeatures(D, P, n_layers=3, n_hidden=1, n_random=50, ard=ard, feed_forward=feed_forward)
-    network.start(torch.from_numpy(X).float(), torch.Generator().manual_seed(0))
+    network.start_at(torch.from_numpy(X).float(), torch.Generator().manual_seed(0))
     first, second = (weights.q_mean for weights in network.hidden)
     assert float(first.detach().std()) == pytest.approx(1.0, abs=0.4)
     assert float(second.detach().std()) == pytest.approx(1.0, abs=0.4)
@@ -296,7 +276,7 @@ def test_equal_generators_give_equal_starts_from_sparse_and_dense_inputs():
     states = []
     for x in (torch.from_numpy(X), sparse_rows(X)):
         network = DeepRandomFeatures(D, P, n_layers=2, n_random=R, n_reduced=2).double()
-        network.start(x, torch.Generator().manual_seed(0))
+        network.start_at(x, torch.Generator().manual_seed(0))
         states.append(network.state_dict())
     for name, tensor in states[0].items():
         torch.testing.assert_close(states[1][name], tensor, rtol=1e-12, atol=1e-12)
@@ -304,7 +284,7 @@ def test_equal_generators_give_equal_starts_from_sparse_and_dense_inputs():
 
 def test_inputs_of_zeros_start_finite():
     network = DeepRandomFeatures(D, P, n_layers=2, n_random=R)
-    network.start(torch.zeros(3, D), torch.Generator().manual_seed(0))
+    network.start_at(torch.zeros(3, D), torch.Generator().manual_seed(0))
     assert all(torch.isfinite(tensor).all() for tensor in network.state_dict().values())
 
 
@@ -319,7 +299,7 @@ def test_wide_sparse_inputs_never_become_dense_and_the_reducer_gets_the_rows_tha
         scipy.sparse.csr_matrix((np.ones(5), indices, np.array([0, 2, 4, 5])), shape=(3, n_features))
     )
     network = DeepRandomFeatures(n_features, P, n_layers=2, n_random=R, n_reduced=2)
-    network.start(x, torch.Generator().manual_seed(0))
+    network.start_at(x, torch.Generator().manual_seed(0))
     with WideTensors(n_features, [*network.parameters(), *network.buffers()]) as watched:
         conditioned = network.condition()
         draws = conditioned.draws(x, torch.tensor([2, 1]), 2, torch.Generator().manual_seed(0))

@@ -3,10 +3,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.models import random_inputs, random_model, reference_covariances, reference_latents, sparse_rows
+from tests.models import project, random_inputs, random_model, reference_covariances, reference_latents, sparse_rows
 
 from extremegp.engine.latents import SparseGP
-from extremegp.settings.model import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import KERNEL_NAMES, POSTERIORS
 
 D, P, M, N = 4, 3, 3, 6
 
@@ -26,7 +27,7 @@ def _latents(kernel: str, posterior: str, *, relative_jitter: float = 1e-3, seed
     return latents
 
 
-@pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 @pytest.mark.parametrize("kernel", KERNEL_NAMES)
 def test_marginals_and_kl_equal_the_reference_in_u(kernel: str, posterior: str):
     latents = _latents(kernel, posterior)
@@ -41,7 +42,7 @@ def test_marginals_and_kl_equal_the_reference_in_u(kernel: str, posterior: str):
     np.testing.assert_allclose(conditioned.kl().detach(), reference.kl(), rtol=1e-9)
 
 
-@pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 def test_at_the_inducing_inputs_the_functions_are_u_itself(posterior: str):
     latents = _latents("ard", posterior, relative_jitter=0.0)
     reference = reference_latents(latents, reference_covariances(latents))
@@ -68,7 +69,7 @@ def test_variances_never_fall_below_those_of_the_posterior_at_coinciding_inputs_
     assert (variance >= 0).all()
 
 
-@pytest.mark.parametrize("posterior", POSTERIOR_NAMES)
+@pytest.mark.parametrize("posterior", POSTERIORS)
 def test_every_learnt_parameter_gets_a_gradient(posterior: str):
     latents = _latents("ard+linear", posterior)
     conditioned = latents.condition()
@@ -83,5 +84,5 @@ def test_projection_restores_unit_norm():
     latents = _latents("se", "mean-field")
     with torch.no_grad():
         latents.inducing.transposed.mul_(2.0)
-    latents.project()
+    project(latents)
     torch.testing.assert_close(latents.inducing().norm(dim=1), torch.ones(M, dtype=torch.float64))

@@ -3,14 +3,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from tests.models import random_labels, sparse_rows
+from tests.models import batch_of, random_labels, sparse_rows
 from tests.reference import expectations, svgp
 from torch.autograd import gradcheck
 
+from extremegp.engine import mixing as mixing_module
 from extremegp.engine.integrals.logistic import expected_softplus
 from extremegp.engine.latents import Marginals
-from extremegp.engine.likelihoods import BernoulliLabels, IndependentClasses, bernoulli
+from extremegp.engine.likelihoods import BernoulliLabels, IndependentClasses
 from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.utilities import Utilities
 
 B, P, K = 4, 3, 7
 
@@ -37,9 +39,8 @@ def _expected_log_prob(
     # Plain tensors in place of parameters, so that autograd sees the arguments themselves.
     del mixing.loadings, mixing.bias
     mixing.loadings, mixing.bias = loadings, bias
-    return BernoulliLabels(propensities).expected_log_prob(
-        Marginals(mean, variance), mixing, sparse_rows(y), label_weights=label_weights
-    )
+    batch = batch_of(sparse_rows(y), label_weights=label_weights)
+    return BernoulliLabels(propensities).expected_log_prob(Utilities(mixing, Marginals(mean, variance)), batch)
 
 
 @pytest.mark.parametrize(("scale", "tolerance"), [(0.2, 1e-8), (1.5, 1e-5)])
@@ -53,7 +54,7 @@ def test_the_expected_log_probability_equals_dense_integration_per_label(scale: 
 @pytest.mark.parametrize("elements", [1, B, 3 * B, 1 << 20])
 def test_chunks_of_labels_change_neither_the_value_nor_the_gradients(elements: int, monkeypatch: pytest.MonkeyPatch):
     tensors = [t.requires_grad_() for t in _tensors()]
-    monkeypatch.setattr(bernoulli, "_CHUNK_ELEMENTS", elements)
+    monkeypatch.setattr(mixing_module, "_CHUNK_ELEMENTS", elements)
     value = _expected_log_prob(*tensors, np.zeros((B, K)))
     gradients = torch.autograd.grad(value, tensors)
 
@@ -93,10 +94,9 @@ def test_a_second_derivative_is_refused_rather_than_wrong():
 def test_float32_sums_many_labels_without_losing_them():
     n_labels = 200_000
     mean, variance = torch.zeros(1, 1), torch.full((1, 1), 1e-4)
+    mixing = FactorMixing(torch.ones(n_labels, 1), torch.full((n_labels,), -3.0))
     value = BernoulliLabels().expected_log_prob(
-        Marginals(mean, variance),
-        FactorMixing(torch.ones(n_labels, 1), torch.full((n_labels,), -3.0)),
-        sparse_rows(np.zeros((1, n_labels)), torch.float32),
+        Utilities(mixing, Marginals(mean, variance)), batch_of(sparse_rows(np.zeros((1, n_labels)), torch.float32))
     )
     assert float(value.detach()) == pytest.approx(-n_labels * np.logaddexp(0, -3.0), rel=1e-4)
 
@@ -104,7 +104,7 @@ def test_float32_sums_many_labels_without_losing_them():
 def test_the_probability_integrates_the_logistic_over_the_posterior():
     rng = np.random.default_rng(0)
     mean, variance = 3 * rng.normal(size=(5, 6)), rng.random((5, 6)) * 4 + 0.1
-    got = BernoulliLabels().probabilities(Marginals(torch.from_numpy(mean), torch.from_numpy(variance)))
+    got = BernoulliLabels().of_marginals(torch.from_numpy(mean), torch.from_numpy(variance))
     np.testing.assert_allclose(got, expectations.softplus_moments(mean, variance)[1], rtol=1e-5)
 
 
@@ -154,7 +154,7 @@ def test_chunks_change_neither_propensities_nor_weights(elements: int, monkeypat
     y, weights = random_labels(B, K), torch.linspace(0.5, 3.0, K, dtype=torch.float64)
     results = []
     for size in (1 << 20, elements):
-        monkeypatch.setattr(bernoulli, "_CHUNK_ELEMENTS", size)
+        monkeypatch.setattr(mixing_module, "_CHUNK_ELEMENTS", size)
         tensors = [t.requires_grad_() for t in _tensors()]
         value = _expected_log_prob(*tensors, y, propensities=_propensities(), label_weights=weights)
         results.append((value.detach(), *torch.autograd.grad(value, tensors)))
@@ -244,25 +244,25 @@ def test_float32_with_small_propensities_keeps_its_digits():
     mean, variance, loadings, bias = (t.float() for t in tensors)
     mixing = FactorMixing(loadings, bias)
     got = BernoulliLabels(propensities.float()).expected_log_prob(
-        Marginals(mean, variance), mixing, sparse_rows(y, torch.float32)
+        Utilities(mixing, Marginals(mean, variance)), batch_of(sparse_rows(y, torch.float32))
     )
     assert float(got.detach()) == pytest.approx(float(expected), rel=1e-5)
 
 
-def test_propensities_are_saved_cast_and_restricted_with_the_likelihood():
+def test_propensities_are_saved_cast_and_selected_with_the_likelihood():
     likelihood = BernoulliLabels(_propensities())
     assert likelihood.float().state_dict()["propensities"].dtype == torch.float32
     labels = torch.tensor([4, 1])
-    assert torch.equal(likelihood.restricted(labels).propensities, likelihood.propensities[labels])
+    assert torch.equal(likelihood.select(labels).propensities, likelihood.propensities[labels])
     assert BernoulliLabels().state_dict() == {}
-    assert BernoulliLabels().restricted(labels).propensities is None
+    assert BernoulliLabels().select(labels).propensities is None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_probabilities_of_classes_are_those_of_their_labels_scaled_to_one(dtype: torch.dtype):
     mean = torch.tensor([[0.5, -1.0, 2.0], [-150.0, -151.0, -155.0]], dtype=dtype)
     identity = FactorMixing(torch.eye(3, dtype=dtype), torch.zeros(3, dtype=dtype))
-    _, probabilities = IndependentClasses().predict(Marginals(mean, torch.zeros_like(mean)), identity)
+    _, probabilities = IndependentClasses().predict(Utilities(identity, Marginals(mean, torch.zeros_like(mean))))
     # So far below zero that in float32 every one of them is zero.
     log_sigmoid = -np.logaddexp(0, -mean.double().numpy())
     expected = np.exp(log_sigmoid - np.logaddexp.reduce(log_sigmoid, axis=1, keepdims=True))

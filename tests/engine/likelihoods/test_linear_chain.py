@@ -30,7 +30,7 @@ def _chain(transitions: str, **options: Any) -> LinearChain:
 
 def _functions(likelihood: LinearChain, n_draws: int = R) -> Tensor:
     generator = torch.Generator().manual_seed(1)
-    return 1.5 * torch.randn(n_draws, B, likelihood.n_functions, generator=generator, dtype=torch.float64)
+    return 1.5 * torch.randn(n_draws, B, likelihood.n_utilities(V), generator=generator, dtype=torch.float64)
 
 
 def _generator() -> torch.Generator:
@@ -60,7 +60,7 @@ def _pairs(likelihood: LinearChain, f: Tensor) -> np.ndarray:
 def test_log_prob_is_that_of_the_enumeration(transitions: str, objective: str):
     likelihood = _chain(transitions, objective=objective)
     f = _functions(likelihood)
-    assert likelihood.n_functions == (V + V * V if transitions == "indexed" else V)
+    assert likelihood.n_utilities(V) == (V + V * V if transitions == "indexed" else V)
     got, pairs = _log_prob(likelihood, f), _pairs(likelihood, f)
     assert got.shape == (R, len(LENGTHS))
     for r in range(R):
@@ -130,7 +130,7 @@ def test_function_v_plus_v_i_plus_j_is_for_label_i_before_and_j_at_an_input():
     likelihood = _chain("indexed")
     for i in range(V):
         for j in range(V):
-            f = torch.zeros(1, 2, likelihood.n_functions, dtype=torch.float64)
+            f = torch.zeros(1, 2, likelihood.n_utilities(V), dtype=torch.float64)
             f[0, 1, V + V * i + j] = 50.0
             labels = torch.tensor([i, j])
             log_prob = likelihood.log_prob(f, labels, torch.tensor([2]), _generator())

@@ -6,8 +6,8 @@ import torch
 from tests.engine.likelihoods import small
 from tests.reference import classes as reference
 
-from extremegp.engine.latents import Marginals
-from extremegp.engine.likelihoods import ClassLikelihood, OneVsEach, ProbitOneVsEach, one_vs_each
+from extremegp.engine.integrals.races import max_probabilities, softmax_probabilities
+from extremegp.engine.likelihoods import ClassLikelihood, OneVsEach, ProbitOneVsEach
 
 BOTH = pytest.mark.parametrize("likelihood", [OneVsEach(), ProbitOneVsEach()], ids=lambda each: type(each).__name__)
 
@@ -18,14 +18,19 @@ BOTH = pytest.mark.parametrize("likelihood", [OneVsEach(), ProbitOneVsEach()], i
     ids=["logistic", "probit"],
 )
 def test_the_bound_is_the_sum_of_dense_integrals_over_pairs(likelihood: ClassLikelihood, expected: object):
-    latents, mixing, y = small.independent(4, 5)
-    rows = zip(latents.mean.numpy(), latents.variance.numpy(), y.columns.tolist(), strict=True)
-    total = sum(expected(*row) for row in rows)  # type: ignore[operator]
-    assert likelihood.expected_log_prob(latents, mixing, y).item() == pytest.approx(total, rel=1e-5)
+    case = small.independent(4, 5)
+    total = sum(expected(*row) for row in _rows(case))  # type: ignore[operator]
+    assert case.expected(likelihood).item() == pytest.approx(total, rel=1e-5)
+
+
+def _rows(case: small.Case) -> zip:
+    """Means, variances and the class of each row."""
+    return zip(case.latents.mean.numpy(), case.latents.variance.numpy(), case.classes.tolist(), strict=True)
 
 
 def test_correlated_utilities_enter_by_the_variance_of_their_differences():
-    latents, mixing, y = small.factored(5, 4)
+    case = small.factored(5, 4)
+    latents, mixing, y, offset = case
     loadings, bias = mixing.loadings.detach().numpy(), mixing.bias.detach().numpy()
     total = 0.0
     for i, c in enumerate(y.columns.tolist()):
@@ -33,52 +38,49 @@ def test_correlated_utilities_enter_by_the_variance_of_their_differences():
             if k != c:
                 difference = loadings[c] - loadings[k]
                 mean = difference @ latents.mean[i].numpy() + bias[c] - bias[k]
-                mean += float(latents.offset[i, c] - latents.offset[i, k])
+                mean += float(offset[i, c] - offset[i, k])
                 variance = difference**2 @ latents.variance[i].numpy()
                 total += reference.one_vs_each(np.array([mean, 0.0]), np.array([variance, 0.0]), 0)
-    assert OneVsEach().expected_log_prob(latents, mixing, y).item() == pytest.approx(total, rel=1e-5)
+    assert case.expected(OneVsEach()).item() == pytest.approx(total, rel=1e-5)
 
 
 def test_weights_multiply_the_terms_of_the_other_classes():
-    latents, mixing, y = small.independent(4, 5, seed=3)
+    case = small.independent(4, 5, seed=3)
     weights = torch.tensor([1.0, 2.5, 1.0, 0.5, 4.0], dtype=torch.float64)
-    rows = zip(latents.mean.numpy(), latents.variance.numpy(), y.columns.tolist(), strict=True)
-    total = sum(reference.one_vs_each(*row, weights.numpy()) for row in rows)
-    bound = OneVsEach().expected_log_prob(latents, mixing, y, label_weights=weights)
-    assert bound.item() == pytest.approx(total, rel=1e-5)
+    total = sum(reference.one_vs_each(*row, weights.numpy()) for row in _rows(case))
+    assert case.expected(OneVsEach(), label_weights=weights).item() == pytest.approx(total, rel=1e-5)
 
 
 @BOTH
-@pytest.mark.parametrize("batch", [small.independent(3, 4), small.factored(3, 4)], ids=["identity", "factor"])
-def test_gradcheck(likelihood: ClassLikelihood, batch: small.Batch):
+@pytest.mark.parametrize("case", [small.independent(3, 4), small.factored(3, 4)], ids=["identity", "factor"])
+def test_gradcheck(likelihood: ClassLikelihood, case: small.Case):
     weights = torch.tensor([1.0, 1.5, 1.0, 3.0], dtype=torch.float64)
 
     def bound(mean: torch.Tensor, variance: torch.Tensor) -> torch.Tensor:
-        latents = Marginals(mean, variance, batch.latents.offset)
-        return likelihood.expected_log_prob(latents, batch.mixing, batch.y, label_weights=weights)
+        return case.at(mean, variance).expected(likelihood, label_weights=weights)
 
-    inputs = [part.clone().requires_grad_() for part in batch.latents[:2]]
+    inputs = [part.clone().requires_grad_() for part in case.latents]
     assert torch.autograd.gradcheck(bound, inputs, atol=1e-5, rtol=1e-4)
-    batch.mixing.zero_grad()
+    case.mixing.zero_grad()
     bound(*inputs).backward()
-    assert all(parameter.grad is not None for parameter in batch.mixing.parameters())
+    assert all(parameter.grad is not None for parameter in case.mixing.parameters())
 
 
 @BOTH
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_extreme_utilities_give_finite_bounds_and_gradients(likelihood: ClassLikelihood, dtype: torch.dtype):
-    latents, mixing, y = small.extreme(dtype)
-    bound = likelihood.expected_log_prob(latents, mixing, y)
+    case = small.extreme(dtype)
+    bound = case.expected(likelihood)
     bound.backward()
     assert bound.isfinite()
     assert bound < 0
-    assert latents.mean.grad.isfinite().all()
-    assert latents.variance.grad.isfinite().all()
+    assert case.latents.mean.grad.isfinite().all()
+    assert case.latents.variance.grad.isfinite().all()
 
 
-def test_probabilities_are_those_of_the_likelihoods_that_are_bounded(monkeypatch: pytest.MonkeyPatch):
-    latents, mixing, _ = small.independent(3, 4)
-    monkeypatch.setattr(one_vs_each, "softmax_probabilities", lambda *args: ("softmax", *args))
-    monkeypatch.setattr(one_vs_each, "max_probabilities", lambda *args, **kwargs: ("max", *args, kwargs))
-    assert OneVsEach().probabilities(latents, mixing) == ("softmax", latents, mixing)
-    assert ProbitOneVsEach().probabilities(latents, mixing) == ("max", latents, mixing, {"noise_variance": 0.5})
+def test_probabilities_are_those_of_the_likelihoods_that_are_bounded():
+    utilities = small.independent(3, 4).utilities
+    softmax, probit = softmax_probabilities(utilities), max_probabilities(utilities, noise_variance=0.5)
+    assert torch.equal(OneVsEach().probabilities(utilities), softmax)
+    assert torch.equal(ProbitOneVsEach().probabilities(utilities), probit)
+    assert not torch.allclose(softmax, probit)

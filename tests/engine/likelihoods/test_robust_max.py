@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from tests.engine.likelihoods import small
 from tests.reference import classes as reference
 
-from extremegp.engine.latents import Marginals
+from extremegp.engine.integrals.races import max_probabilities
 from extremegp.engine.likelihoods import RobustMax, robust_max
 from extremegp.engine.likelihoods.robust_max import log_highest_probability
 
@@ -67,44 +67,44 @@ def test_two_classes_have_the_closed_form():
 
 
 def test_many_classes_and_many_rows_go_through_in_pieces(monkeypatch: pytest.MonkeyPatch):
-    batch = small.independent(7, 30)
-    whole = log_highest_probability(*batch.latents[:2], batch.y.columns)
+    case = small.independent(7, 30)
+    whole = log_highest_probability(*case.latents, case.classes)
     monkeypatch.setattr(robust_max, "_PIECE", 30 * 32 * 2)
-    torch.testing.assert_close(log_highest_probability(*batch.latents[:2], batch.y.columns), whole)
+    torch.testing.assert_close(log_highest_probability(*case.latents, case.classes), whole)
     for i in (0, 6):
-        row = batch.latents.mean[i].numpy(), batch.latents.variance[i].numpy(), int(batch.y.columns[i])
+        row = case.latents.mean[i].numpy(), case.latents.variance[i].numpy(), int(case.classes[i])
         assert float(whole[i]) == pytest.approx(reference.log_highest_probability(*row), abs=2e-5)
 
 
 @pytest.mark.parametrize("epsilon", [1e-3, 0.2])
 def test_the_expected_log_probability_is_that_of_the_two_outcomes(epsilon: float):
-    latents, mixing, y = small.independent(4, 5)
+    case = small.independent(4, 5)
     expected = 0.0
-    for m, v, c in zip(latents.mean.numpy(), latents.variance.numpy(), y.columns.tolist(), strict=True):
+    for m, v, c in zip(*(part.numpy() for part in case.latents), case.classes.tolist(), strict=True):
         chance = math.exp(reference.log_highest_probability(m, v, c))
         expected += math.log(1 - epsilon) * chance + math.log(epsilon / 4) * (1 - chance)
-    assert RobustMax(epsilon).expected_log_prob(latents, mixing, y).item() == pytest.approx(expected, rel=1e-5)
+    assert case.expected(RobustMax(epsilon)).item() == pytest.approx(expected, rel=1e-5)
 
 
 def test_gradients_equal_finite_differences():
-    latents, mixing, y = small.independent(4, 5)
-    inputs = [part.clone().requires_grad_() for part in latents[:2]]
+    case = small.independent(4, 5)
+    inputs = [part.clone().requires_grad_() for part in case.latents]
 
     # Differences much smaller than this would see the error of the quadrature.
     assert torch.autograd.gradcheck(
-        lambda m, v: RobustMax().expected_log_prob(Marginals(m, v), mixing, y), inputs, eps=1e-3, atol=1e-4, rtol=1e-3
+        lambda *latents: case.at(*latents).expected(RobustMax()), inputs, eps=1e-3, atol=1e-4, rtol=1e-3
     )
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
 def test_extreme_utilities_give_finite_bounds_and_gradients(dtype: torch.dtype):
-    latents, mixing, y = small.extreme(dtype)
-    bound = RobustMax().expected_log_prob(latents, mixing, y)
+    case = small.extreme(dtype)
+    latents, bound = case.latents, case.expected(RobustMax())
     bound.backward()
     assert bound.isfinite()
     assert latents.mean.grad.isfinite().all()
     assert latents.variance.grad.isfinite().all()
-    chances = log_highest_probability(latents.mean, latents.variance, y.columns).exp()
+    chances = log_highest_probability(*latents, case.classes).exp()
     assert ((chances >= 0) & (chances <= 1 + 1e-5)).all()
     certain = latents.variance.detach().sum(1) == 0
     assert chances[certain].tolist() == pytest.approx([0.0, 0.0, 1.0], abs=1e-6)
@@ -121,18 +121,14 @@ def test_vanishing_variances_leave_the_probability_finite(variances: tuple[float
 
 
 def test_what_it_cannot_do_is_refused():
-    latents, mixing, y = small.factored(3, 4)
     with pytest.raises(ValueError, match="one latent function for each class"):
-        RobustMax().expected_log_prob(latents, mixing, y)
-    latents, mixing, y = small.independent(3, 4)
+        small.factored(3, 4).expected(RobustMax())
     with pytest.raises(ValueError, match="no sum over classes"):
-        RobustMax().expected_log_prob(latents, mixing, y, label_weights=torch.ones(4))
+        small.independent(3, 4).expected(RobustMax(), label_weights=torch.ones(4))
 
 
-def test_probabilities_mix_the_highest_with_errors(monkeypatch: pytest.MonkeyPatch):
-    latents, mixing, _ = small.independent(2, 3)
-    highest = torch.tensor([[0.5, 0.3, 0.2], [1.0, 0.0, 0.0]], dtype=torch.float64)
-    monkeypatch.setattr(robust_max, "max_probabilities", lambda *args, noise_variance: highest - noise_variance)
-    probabilities = RobustMax(0.1).probabilities(latents, mixing)
-    expected = torch.tensor([[0.475, 0.305, 0.22], [0.9, 0.05, 0.05]], dtype=torch.float64)
-    torch.testing.assert_close(probabilities, expected)
+def test_probabilities_mix_the_highest_with_errors():
+    utilities = small.independent(2, 3).utilities
+    chance = max_probabilities(utilities)
+    expected = 0.9 * chance + 0.05 * (1 - chance)
+    torch.testing.assert_close(RobustMax(0.1).probabilities(utilities), expected)

@@ -8,24 +8,31 @@ import scipy.sparse
 import torch
 from tests.models import as_array, random_inputs
 
+from extremegp import SequenceGPClassifier
+from extremegp.data import one_hot
 from extremegp.engine.latents import DeepRandomFeatures, JoinedLatents, LinearFunctions, SparseGP, SumLatents
-from extremegp.engine.sequence_model import SequenceModel
-from extremegp.settings.sequence_building import SEQUENCE_LATENTS, SequenceSettings
-from extremegp.training.start import start_sequences
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import LATENTS
+from extremegp.settings.resolve import model_settings, sequence_params
 
-D, V = 6, 3
-X = scipy.sparse.csr_matrix(random_inputs(20, D).astype(np.float32))
+N, D, V = 20, 6, 3
+X = scipy.sparse.csr_matrix(random_inputs(N, D).astype(np.float32))
 COUNTS = np.array([12, 2, 6])
 
 
-def settings(**changes: Any) -> SequenceSettings:
-    sizes = {"n_features": D, "n_labels": V, "n_random_features": 5, "n_inducing": 4, "support_size": D}
-    return SequenceSettings(**sizes | changes)  # type: ignore[arg-type]
+def settings(**changes: Any) -> ModelSettings:
+    """The model that parameters of the estimator ask for."""
+    params = SequenceGPClassifier(**{"n_random_features": 5, "n_inducing": 4} | changes).get_params()
+    of_engine = sequence_params(params, n_sequences=4, n_rows=N, n_features=D, n_stored=D)
+    return model_settings(of_engine, n_rows=N, n_features=D, n_labels=V)
 
 
-def started(seed: int = 0, *, counts: np.ndarray = COUNTS, **changes: Any) -> SequenceModel:
+def started(seed: int = 0, *, counts: np.ndarray = COUNTS, **changes: Any) -> VariationalModel:
     model = settings(**changes).build()
-    start_sequences(model, X, counts, rng=np.random.default_rng(seed))
+    y = one_hot(np.repeat(np.arange(V), counts), V)
+    model.start(TrainingData(X, y, np.random.default_rng(seed), inducing_start="rows"))
     return model
 
 
@@ -71,7 +78,7 @@ def test_linear_functions_have_the_posterior_asked_for_and_as_a_term_none():
 
 
 @pytest.mark.parametrize("linear_term", [False, True])
-@pytest.mark.parametrize("latents", SEQUENCE_LATENTS)
+@pytest.mark.parametrize("latents", LATENTS)
 def test_scales_are_learnt_where_functions_have_no_variance_of_their_own(latents: str, linear_term: bool):
     if linear_term and latents.startswith("linear"):
         return
