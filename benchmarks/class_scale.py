@@ -16,7 +16,7 @@ import numpy as np
 from extremegp import MultiClassGPClassifier
 from extremegp.cli.settings import parse_settings
 from extremegp.errors import SettingsError
-from extremegp.settings.model import CLASS_LIKELIHOODS
+from extremegp.settings.parts import CLASS_LIKELIHOODS
 
 
 def sampled_likelihoods() -> list[str]:
@@ -56,7 +56,7 @@ def main() -> None:
         "n_inducing": args.inducing,
         "batch_size": args.batch,
         "epochs": args.epochs,
-    } | parse_settings(args.parameters, "multiclass")
+    } | parse_settings(args.parameters, "MultiClassGPClassifier")
     jobs = {
         f"{likelihood}, K = {k}": class_worker.job(
             f"synthetic:{args.rows}:{args.features}:{k}",

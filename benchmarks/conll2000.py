@@ -35,7 +35,7 @@ def main() -> None:
     for name in sequence_data.missing(args.preset):
         print(f"{name} is left out: pip install 'extremegp[bench]'")
         args.preset.remove(name)
-    given = parse_settings(args.parameters, "sequence")
+    given = parse_settings(args.parameters, "SequenceGPClassifier")
     train, test = sequence_data.conll2000(args.data, CHUNKING_TEMPLATE, args.limit)
     rows, runs = [], {}
     for method in args.preset:

@@ -52,7 +52,7 @@ def main() -> None:
     for name in sequence_data.missing(methods):
         print(f"{name} is left out: pip install 'extremegp[bench]'")
         methods.remove(name)
-    given = parse_settings(args.parameters, "sequence")
+    given = parse_settings(args.parameters, "SequenceGPClassifier")
     runs = _read(args.json)
     for name in args.sets:
         data, folds = sequence_data.gpstruct(args.data, name)

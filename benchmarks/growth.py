@@ -35,13 +35,13 @@ from numpy.typing import NDArray
 from extremegp import MultiLabelGPClassifier
 from extremegp.data import MappedWriter, open_dataset
 from extremegp.data.blocks import RowBlock
-from extremegp.estimators.fitting import fingerprint, instance_noise, labels_per_step
+from extremegp.engine.part import TrainingData
+from extremegp.estimators.fitting import Examples, fingerprint, instance_noise, labels_per_step
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.memory import training_memory
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import training_settings
 from extremegp.training import NoReporter, TrainingSettings, train
-from extremegp.training.start import initialise
 
 _BLOCK_ROWS = 100_000
 _TOPICS, _WORDS_OF_A_TOPIC, _LABELS_OF_A_TOPIC = 10_000, 100, 30
@@ -180,11 +180,11 @@ def measure_steps(args: argparse.Namespace, folder: Path) -> dict[str, float]:
     with MemoryWatch() as memory:
         _, seconds["fingerprint"] = timed(lambda: fingerprint([x, y], {}))
         model = settings.build()
-        _, seconds["start"] = timed(lambda: initialise(model, x, y, rng=rng))
+        _, seconds["start"] = timed(lambda: model.start(TrainingData(x, y, rng)))
         clock = StepClock(args.steps)
         with suppress(Enough):
             train(model, x, y, training, reporter=clock)
-        _, seconds["noise"] = timed(lambda: instance_noise(model, x, y, None, rng))
+        _, seconds["noise"] = timed(lambda: instance_noise(model, Examples(x, y), None, rng))
         _, predicted = timed(lambda: list(Predictor(model).top(x[:_PREDICTED], 5)))
     # The first steps take the memory of the optimiser.
     steps = clock.seconds[len(clock.seconds) // 4 :]

@@ -19,13 +19,14 @@ from scipy.sparse import csr_matrix
 from scipy.sparse import random as random_csr
 
 from extremegp.data import FloatCSR
+from extremegp.engine.batch import Batch
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import SparseRows
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.training import LABEL_SAMPLINGS
 from extremegp.training import NoReporter, TrainingSettings, train
 from extremegp.training.label_sampling import LabelSampler
-from extremegp.training.start import initialise
 
 CPU = torch.device("cpu")
 
@@ -78,7 +79,7 @@ def started(x: FloatCSR, y: FloatCSR, n_latent: int, n_inducing: int, rng: np.ra
         n_features=x.shape[1], n_labels=y.shape[1], n_latent=n_latent, n_inducing=n_inducing, kernel="ard"
     )
     model = settings.build()
-    initialise(model, x, y, rng=rng)
+    model.start(TrainingData(x, y, rng))
     return model
 
 
@@ -143,7 +144,7 @@ def noise(args: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
             errors, distances = [], []
             for start in (np.arange(args.draws) + 0.5) / args.draws:
                 batch = sampler.batch(y_batch, sampler.drawn_from(start), dtype=torch.float32, device=CPU)
-                estimate, its_gradient = data_term(model.restricted(batch.labels), x_batch, batch.y, batch.weights)
+                estimate, its_gradient = data_term(model.select(batch.labels), x_batch, batch.y, batch.weights)
                 errors.append(estimate - data)
                 distances.append(float((its_gradient - gradient).square().sum()))
             results[str(share)][sampling] = [
@@ -166,7 +167,7 @@ def data_term(
     model: VariationalModel, x: SparseRows, y: SparseRows, weights: torch.Tensor | None
 ) -> tuple[float, torch.Tensor]:
     """The data term of the bound, or an estimate of it, and its gradient by the means of q(u)."""
-    data = model.elbo(x, y, n_rows=x.shape[0], label_weights=weights).data
+    data = model.elbo(Batch(x, y, label_weights=weights)).data
     (gradient,) = torch.autograd.grad(data, [model.latents.posterior.q_mean])
     return float(data.detach()), gradient
 

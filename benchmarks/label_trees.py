@@ -20,7 +20,7 @@ import common
 import numpy as np
 
 from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
-from extremegp.cli.evaluate import measure_top
+from extremegp.cli.tasks.labels import measure_top
 from extremegp.label_tree.model import row_blocks
 from extremegp.metrics import TopK, propensities
 from extremegp.prediction.predictor import Ranked

@@ -27,7 +27,7 @@ def main() -> None:
     args = common.parse(options)
     if unknown := set(args.peers) - {"logistic"}:
         options.error(f"unknown peers {', '.join(sorted(unknown))}; known is logistic")
-    params = parse_settings(args.parameters, "multiclass")
+    params = parse_settings(args.parameters, "MultiClassGPClassifier")
     runs = class_worker.Runs(args.json, args.data)
     for name in args.sets:
         ours = {f"extremegp on {name}, seed {seed}": class_worker.job(name, params, seed=seed) for seed in args.seeds}

@@ -38,6 +38,8 @@ from sklearn.utils import check_random_state
 
 from extremegp import MultiLabelGPClassifier
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
+from extremegp.estimators.multilabel import _FIXED
 from extremegp.metrics import TopK, precision_at_k
 from extremegp.prediction.predictor import Predictor
 from extremegp.presets import PRESETS
@@ -45,7 +47,6 @@ from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, training_settings
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, train
 from extremegp.training.loop import TrainingDivergedError
-from extremegp.training.start import initialise
 
 
 class Job(NamedTuple):
@@ -195,7 +196,7 @@ def chosen(args: Any, refuse: Callable[[str], NoReturn]) -> tuple[list[Study], b
 def prepare(variant: Variant, seed: int, split: common.Split, epochs: int, **changes: Any) -> Job:
     """The settings of a run, as the estimator resolves them."""
     params = MultiLabelGPClassifier(mean_function="zero").get_params() | dict(PRESETS[variant.method].settings)
-    params |= {"n_latent": variant.n_latent, "n_inducing": variant.n_inducing, "epochs": epochs} | changes
+    params |= {"n_latent": variant.n_latent, "n_inducing": variant.n_inducing, "epochs": epochs} | changes | _FIXED
     n_rows, n_features = split.x.shape
     settings = model_settings(params, n_rows=n_rows, n_features=n_features, n_labels=split.y.shape[1])
     drawn = int(check_random_state(seed).randint(2**31 - 1))
@@ -205,7 +206,7 @@ def prepare(variant: Variant, seed: int, split: common.Split, epochs: int, **cha
 def start(job: Job, split: common.Split) -> VariationalModel:
     """A model before its first step."""
     model = job.settings.build()
-    initialise(model, split.x, split.y, rng=np.random.default_rng(job.training.seed))
+    model.start(TrainingData(split.x, split.y, np.random.default_rng(job.training.seed)))
     return model
 
 

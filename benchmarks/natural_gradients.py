@@ -43,9 +43,10 @@ def train(split: common.Split, args: argparse.Namespace, **settings: Any) -> dic
 
 def seconds_to(run: dict[str, Any], bound: float) -> float:
     """When a run first reached a bound, as the mean of three epochs, whose batches are noisy."""
-    smooth = np.convolve(run["elbo_per_row"], np.ones(3) / 3, mode="valid")
+    width = min(3, len(run["seconds"]))
+    smooth = np.convolve(run["elbo_per_row"], np.ones(width) / width, mode="valid")
     reached = np.flatnonzero(smooth >= bound - 1e-9)
-    return float(run["seconds"][reached[0] + 2]) if reached.size else float("nan")
+    return float(run["seconds"][reached[0] + width - 1]) if reached.size else float("nan")
 
 
 def main() -> None:

@@ -19,11 +19,13 @@ import numpy as np
 import torch
 
 from extremegp import MultiLabelGPClassifier
+from extremegp.engine.batch import Batch
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import SparseRows, row_block
-from extremegp.settings.model import KERNEL_NAMES, ModelSettings
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import KERNEL_NAMES
 from extremegp.training import NoReporter, TrainingSettings, train
-from extremegp.training.start import initialise
 
 FAMILIES = ("shared-basis", "mean-field", "full", "full-u")
 
@@ -86,8 +88,7 @@ def times(args: Any) -> dict[str, Any]:
             kernel=args.kernel,
             posterior=name,
         ).build()
-        rng = np.random.default_rng(args.seed)
-        initialise(models[name], split.x, split.y, rng=rng)
+        models[name].start(TrainingData(split.x, split.y, np.random.default_rng(args.seed)))
     seconds: dict[str, list[float]] = {name: [] for name in models}
     for round_number in range(args.rounds):
         for name, model in models.items():
@@ -161,7 +162,7 @@ def bound(model: VariationalModel, split: common.Split) -> tuple[float, float]:
     n_rows, total, kl = split.x.shape[0], 0.0, 0.0
     for start in range(0, n_rows, 1000):
         rows = slice(start, start + 1000)
-        elbo = model.elbo(row_block(split.x, rows), SparseRows.from_scipy(split.y[rows]), n_rows=n_rows)
+        elbo = model.elbo(Batch(row_block(split.x, rows), SparseRows.from_scipy(split.y[rows])))
         total, kl = total + float(elbo.data), float(elbo.kl)
     return total, kl
 

@@ -21,10 +21,13 @@ import torch
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from extremegp.engine.batch import Batch
 from extremegp.engine.model import VariationalModel
-from extremegp.settings.model import KERNEL_NAMES, POSTERIOR_NAMES, ModelSettings
+from extremegp.engine.part import TrainingData
+from extremegp.engine.utilities import Utilities
+from extremegp.settings.model import ModelSettings
+from extremegp.settings.parts import KERNEL_NAMES, POSTERIORS
 from extremegp.training import NoReporter, TrainingSettings, train
-from extremegp.training.start import initialise
 
 aten = torch.ops.aten
 # Where the two factors stand among the arguments; overloads with out= come with the packet.
@@ -101,15 +104,17 @@ def timed_sections(model: VariationalModel, clock: SectionClock) -> Iterator[Non
 
         return marked
 
-    def conditioned() -> Any:
+    def conditioned(seed: int = 0) -> Any:
         clock.mark("minibatch")
-        result = condition()
+        result = condition(seed)
         result.kl = after("KL", result.kl)
         return result
 
-    def likelihood(*args: Any, **kwargs: Any) -> Any:
+    def likelihood(utilities: Utilities, batch: Batch) -> Any:
+        # Worked out here, before the likelihood asks for them.
+        utilities.latents  # noqa: B018
         clock.mark("latents")
-        return after("likelihood", expected_log_prob)(*args, **kwargs)
+        return after("likelihood", expected_log_prob)(utilities, batch)
 
     model.latents.condition, model.likelihood.expected_log_prob = conditioned, likelihood  # type: ignore[method-assign]
     hooks = [
@@ -131,7 +136,7 @@ def main() -> None:
     options.add_argument("--n-inducing", type=int, default=400)
     options.add_argument("--batch-size", type=int, default=500)
     options.add_argument("--kernel", choices=KERNEL_NAMES, default="ard")
-    options.add_argument("--posterior", choices=POSTERIOR_NAMES, default="shared-basis")
+    options.add_argument("--posterior", choices=POSTERIORS, default="shared-basis")
     options.add_argument("--warm-epochs", type=int, default=3, help="epochs of training before anything is measured")
     options.add_argument("--epochs", type=int, default=3, help="epochs of measured steps")
     options.add_argument("--matmul-size", type=int, default=1024)
@@ -153,7 +158,7 @@ def main() -> None:
         posterior=args.posterior,
     )
     model = settings.build()
-    initialise(model, x, y, rng=np.random.default_rng(args.seed))
+    model.start(TrainingData(x, y, np.random.default_rng(args.seed)))
 
     def steps(epochs: int, reporter: NoReporter, rows: int = rows) -> None:
         plan = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.02, seed=args.seed)
