@@ -17,7 +17,7 @@ _check: Callable[[Any], Any] = beartype(conf=BeartypeConf(is_pep484_tower=True, 
 
 
 # A check costs as much as a small step of training. The first calls of a test see all functions that it runs.
-_MOST_CALLS = 2000
+_MOST_CALLS = 300
 _calls = 0
 
 
