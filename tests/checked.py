@@ -10,7 +10,7 @@ from beartype import BeartypeConf, FrozenDict, beartype
 from jaxtyping import config
 
 # What users call says in their words what is wrong with arguments of another type, and tests see that it does.
-_DOORS = {"data", "estimators", "metrics", "plots", "settings"}
+_DOORS = {"data", "estimators", "metrics", "plots", "settings", "testing"}
 # A method by itself does not know its class, and the streams of the standard library lack some of what IO has.
 _NOT_KNOWN = FrozenDict({Self: Any, IO[bytes]: object, IO[str]: object})
 _check: Callable[[Any], Any] = beartype(conf=BeartypeConf(is_pep484_tower=True, hint_overrides=_NOT_KNOWN))

@@ -62,7 +62,7 @@ def _check_norms(name: str, i: InducingInputs) -> None:
         same(i(), before, f"{name}: project() moves what is not to be normalised")
 
 
-def _check_products(name: str, i: InducingInputs, x: Float[Tensor, "B D"], weights: Float[Tensor, " D"]) -> None:
+def _check_products(name: str, i: InducingInputs, x: Float[Tensor, "B D"], weights: Float[Tensor, " D_or_1"]) -> None:
     products, z = i.points().inner_products(weights), i()
     weighted, whole = z * weights, products(x)
     assert products.gram.dtype == torch.float64, f"{name}: the inner products z.z have to be in float64"

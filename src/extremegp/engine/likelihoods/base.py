@@ -68,7 +68,7 @@ class Likelihood(Part):
     def predict(self, utilities: Utilities) -> Prediction:
         """Mean utilities, and the expectation of the labels with the posterior integrated out."""
 
-    def of_marginals(self, mean: Float[Tensor, "B L"], variance: Float[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    def of_marginals(self, mean: Float[Tensor, "*S B L"], variance: Float[Tensor, "*S B L"]) -> Float[Tensor, "*S B L"]:
         """E[y] of labels that are independent, from the marginals of their utilities alone."""
         raise TypeError(f"labels of {type(self).__name__} are not independent")
 

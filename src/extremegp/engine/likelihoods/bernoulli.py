@@ -87,7 +87,7 @@ class BernoulliLabels(Likelihood):
         mean, variance = utilities.marginals()
         return Prediction(mean, self.of_marginals(mean, variance))
 
-    def of_marginals(self, mean: Float[Tensor, "B L"], variance: Float[Tensor, "B L"]) -> Float[Tensor, "B L"]:
+    def of_marginals(self, mean: Float[Tensor, "*S B L"], variance: Float[Tensor, "*S B L"]) -> Float[Tensor, "*S B L"]:
         """E sigma(f_k), the posterior of the utility integrated out (T 4.36): that label k applies, recorded or not."""
         return expected_sigmoid(mean, variance)
 
