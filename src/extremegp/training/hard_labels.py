@@ -82,7 +82,7 @@ class HardLabels:
 
     def _in_pieces(
         self, clusters: Int[Tensor, " K"], centres: Float[Tensor, "C P1"]
-    ) -> tuple[Int[Tensor, " K"], Float[Tensor, "C P1"]]:
+    ) -> tuple[Int[Tensor, " K"], Float[Tensor, "pieces P1"]]:
         """Large clusters cut into pieces of one centre, so that no step has to score many more members than others."""
         most = 2 * -(-self.n_labels // len(centres))
         pieces = (self._sizes(clusters, len(centres)) + most - 1).div(most, rounding_mode="floor").clamp(min=1)
