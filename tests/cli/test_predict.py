@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import gzip
+import inspect
 import json
 import re
 from functools import partial
@@ -244,7 +245,9 @@ def test_progress_tells_rows_and_time_left(
     _in_small_blocks(monkeypatch)
     args = ("predict", model, files / "test.txt", "--out", tmp_path / "o.csv")
     assert run(*args).stderr == ""
-    monkeypatch.setattr(ProgressBar.__init__, "__kwdefaults__", {"patience": 0.0, "interval": 0.0, "quiet": False})
+    monkeypatch.setattr(
+        inspect.unwrap(ProgressBar.__init__), "__kwdefaults__", {"patience": 0.0, "interval": 0.0, "quiet": False}
+    )
     lines = run(*args).stderr.splitlines()
     shown = [re.fullmatch(r"(\d+) rows, +(\d+) %, \d+ s left", line) for line in lines]
     assert all(shown)
