@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from typing import cast
 
 import numpy as np
 import scipy.sparse
@@ -109,7 +110,7 @@ class _Checks:
         return FactorMixing(common.normal(k, factors, seed=1), common.normal(k, seed=2))
 
     def latents(self, mixing: Mixing, *, variance: float = 0.5) -> Marginals:
-        n_latent = mixing.loadings.shape[1] if isinstance(mixing, FactorMixing) else self.n_utilities
+        n_latent = self.n_utilities if mixing.independent else cast(FactorMixing, mixing).loadings.shape[1]
         return marginals_of(_ROWS, n_latent, variance=variance)
 
     def utilities(self, mixing: Mixing, latents: Marginals) -> Utilities:
