@@ -206,7 +206,7 @@ def test_of_very_many_rows_or_entries_some_are_enough_to_start(kind: str, monkey
         seen.append(centres.in_memory(data, size).toarray())
         return scipy.sparse.csr_matrix(seen[-1])
 
-    monkeypatch.setattr("extremegp.engine.inducing.in_memory", noted)
+    monkeypatch.setattr(f"extremegp.engine.inducing.{kind.partition('-')[0]}.in_memory", noted)
     of_all = _started(settings)
     monkeypatch.setattr(centres, "_START_ROWS", 12)
     _started(settings)

@@ -227,7 +227,6 @@ class Predictor:
                 total, aleatoric = entropy_parts(utilities, likelihood.conditional)
             yield rows, probabilities.cpu().numpy(), total.cpu().numpy(), aleatoric.cpu().numpy()
 
-    @torch.no_grad()
     def blocks(self, x: Matrix, lengths: NDArray[np.int64]) -> Iterator[ChainDraws]:
         """All sequences at draws of the posterior, in blocks of a bounded size.
 
@@ -235,20 +234,22 @@ class Predictor:
             x: the inputs of the sequences, one after the other, CSR or array.
             lengths: of the sequences.
         """
-        model, conditioned = self._model, self._conditioned
-        likelihood = cast(LinearChain, model.likelihood)  # only sequences come here
         # The chain needs its functions at all draws, a few times over; latents more where their features are wide.
-        per_token = 4 * self.n_draws * model.mixing.n_utilities + conditioned.width
+        per_token = 4 * self.n_draws * self._model.mixing.n_utilities + self._conditioned.width
         ends = np.cumsum(lengths)
         for sequences in _parts(lengths, max(1, _DRAWN_ELEMENTS // per_token)):
-            starts = ends[sequences] - lengths[sequences]
-            own = torch.from_numpy(lengths[sequences]).to(self._device)
-            # Where draws depend on what is drawn together, sequences are drawn one by one.
-            together = [(int(starts[0]), int(ends[sequences.stop - 1]))]
-            spans = together if conditioned.alike else zip(starts.tolist(), ends[sequences].tolist(), strict=True)
-            f = torch.cat([self._draws(x, slice(*span)) for span in spans], dim=1)
-            # Draws of the transitions are by a generator of their own, for they must not depend on the inputs.
-            yield likelihood.draws_of(f, sequences, own, self._generator(1))
+            yield self._block(x, sequences, lengths[sequences], ends[sequences])
+
+    @torch.no_grad()
+    def _block(self, x: Matrix, sequences: slice, lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> ChainDraws:
+        likelihood = cast(LinearChain, self._model.likelihood)  # only sequences come here
+        starts = ends - lengths
+        # Where draws depend on what is drawn together, sequences are drawn one by one.
+        together = [(int(starts[0]), int(ends[-1]))]
+        spans = together if self._conditioned.alike else zip(starts.tolist(), ends.tolist(), strict=True)
+        f = torch.cat([self._draws(x, slice(*span)) for span in spans], dim=1)
+        # Draws of the transitions are by a generator of their own, for they must not depend on the inputs.
+        return likelihood.draws_of(f, sequences, torch.from_numpy(lengths).to(self._device), self._generator(1))
 
     def _draws(self, x: Matrix, rows: slice) -> Float[Tensor, "R B K"]:
         block = row_block(x, rows, dtype=self._dtype, device=self._device)
