@@ -300,7 +300,16 @@ def test_altered_parameters_of_prediction_are_named(
 
 
 def test_a_limit_of_memory_is_for_sequences_too(sequence_files: Path, tmp_path: Path, run: Run) -> None:
-    args = ("train", sequence_files / "train.txt", "--task", "sequence", "--out", tmp_path / "m", "--max-memory")
+    args = (
+        "train",
+        sequence_files / "train.txt",
+        "--task",
+        "sequence",
+        "--out",
+        tmp_path / "m",
+        "--quiet",
+        "--max-memory",
+    )
     run.fails(*args, "1M", naming="max_memory is 0.00 GB: raise it")
     run.fails(*args, "much", naming="max_memory must be bytes")
     assert not (tmp_path / "m").exists()
