@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import warnings
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any, NoReturn, TextIO
 import typer
 from typer.core import TyperGroup
 
+from extremegp.cli.pipes import with_its_name
 from extremegp.errors import ExtremeGPError
 
 # Newer versions of typer carry click inside: this is the base of usage errors in all of them.
@@ -39,6 +41,10 @@ class OneLineErrors(TyperGroup):
     def invoke(self, ctx: Any) -> Any:
         try:
             return super().invoke(ctx)
+        except BrokenPipeError as error:
+            # What reads the output wants no more of it; Python would say so again at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            raise typer.Exit(0) from error
         except KeyboardInterrupt as interrupt:
             say(str(interrupt) or "interrupted")
             raise typer.Exit(130) from interrupt
@@ -46,7 +52,7 @@ class OneLineErrors(TyperGroup):
 
 def say(message: str) -> None:
     """One line on standard error."""
-    print(" ".join(message.split()), file=sys.stderr, flush=True)
+    print(" ".join(with_its_name(message).split()), file=sys.stderr, flush=True)
 
 
 def _fail(problem: str) -> NoReturn:

@@ -63,6 +63,15 @@ def evaluate(
     y_key: options.YKey = None,
     label_column: options.LabelColumn = None,
     first_label: options.FirstLabel = False,
+    ignore_labels: options.IgnoreLabels = False,
+    text_column: options.TextColumn = None,
+    labels_column: options.LabelsColumn = None,
+    label_separator: options.LabelSeparator = None,
+    label_columns: options.LabelColumns = None,
+    vector_column: options.VectorColumn = None,
+    vectors: options.Vectors = None,
+    vocabulary: options.VocabularyFile = None,
+    language: options.Language = "en",
     ks: options.Ks = "1,3,5",
     propensity: options.Propensity = None,
     by: options.By = None,
@@ -80,7 +89,7 @@ def evaluate(
     parameters = _propensity_parameters(propensity or "default")
     for file in filter(None, (per_class, plot)):
         check_output(file)
-    source = Source(data, format, labels, x_key, y_key, label_column, first_label, separator, encoding)
+    source = Source.of(data, context.params)
     classifier, task = load_model(model)
     options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = EvaluateRequest(model, source, ranks, parameters, by or "probability", per_class, plot, decoding)

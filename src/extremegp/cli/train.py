@@ -14,6 +14,10 @@ Examples:
   extremegp train docs.jsonl --out model --valid held-out.jsonl
   extremegp train docs.jsonl --out model --set n_inducing=600 --set epochs=20
   extremegp train train.svm.gz --out model --preset ARD-FX
+  extremegp train products.csv --text-column title --text-column description \\
+      --labels-column tags --label-separator ';' --out model
+  extremegp train embeddings.npy --labels tags.txt --label-separator ';' --out model
+  extremegp train corpus.tsv --vocabulary subjects.ttl --out model
 
 \b
 Examples with one class per row:
@@ -54,9 +58,19 @@ def train(
     data: options.TrainingData,
     out: options.ModelFolder,
     labels: options.Labels = None,
+    text_column: options.TextColumn = None,
+    labels_column: options.LabelsColumn = None,
+    label_separator: options.LabelSeparator = None,
+    label_columns: options.LabelColumns = None,
+    label_column: options.LabelColumn = None,
+    vector_column: options.VectorColumn = None,
+    vectors: options.Vectors = None,
+    id_column: options.IdColumn = None,
+    weight_column: options.WeightColumn = None,
     task: options.TaskChoice = "auto",
     valid: options.Valid = None,
     valid_labels: options.ValidLabels = None,
+    valid_vectors: options.ValidVectors = None,
     model: options.ModelChoice = "auto",
     preset: options.PresetName = None,
     features: options.Features = None,
@@ -70,9 +84,11 @@ def train(
     format: options.Format = "auto",
     x_key: options.XKey = None,
     y_key: options.YKey = None,
-    label_column: options.LabelColumn = None,
     first_label: options.FirstLabel = False,
+    ignore_labels: options.IgnoreLabels = False,
     labels_names: options.LabelsNames = None,
+    vocabulary: options.VocabularyFile = None,
+    language: options.Language = "en",
     overwrite: options.OverwriteModel = False,
     fresh: options.Fresh = False,
     json: options.Json = None,
@@ -81,7 +97,7 @@ def train(
     """Look up the task, let it read the data, train its estimator and save it."""
     quiet = quiet or not _leads()
     report = Report(json if _leads() else None, quiet)
-    source = Source(data, format, labels, x_key, y_key, label_column, first_label, separator, encoding)
+    source = Source.of(data, context.params)
     chosen, because = _task(source, task, preset, template)
     options.refuse_foreign(context, chosen, because)
     checkpoint = Path(f"{out}.checkpoint")
@@ -93,6 +109,7 @@ def train(
     request = TrainRequest(
         source=source,
         because=because,
+        asked=task != "auto",
         params={name: value for name, value in given.items() if value is not None}
         | {"random_state": seed, "checkpoint": checkpoint, "verbose": not quiet},
         settings=settings or [],
@@ -100,12 +117,15 @@ def train(
         kind=model,
         valid=valid,
         valid_labels=valid_labels,
+        valid_vectors=valid_vectors,
         labels_names=labels_names,
         template=template,
         quiet=quiet,
         check_destination=partial(_check_destination, out, overwrite),
     )
     training = chosen.prepare(request)
+    for note in training.notes:
+        say(note)
     resumed = _fit(training, checkpoint, fresh=fresh, quiet=quiet)
     if _leads():
         training.classifier.save(out)
@@ -130,6 +150,8 @@ def _task(
         task, because = TASKS["sequence"], "--template is for sequences of tokens"
     elif of_preset and by_preset and of_preset.name == "sequence":
         task, because = of_preset, by_preset
+    elif sign := source.sign_of_many_labels():
+        task, because = TASKS["multilabel"], sign
     elif sign := source.sign_of_classes():
         task, because = TASKS["multiclass"], sign
     elif of_preset and by_preset:
@@ -187,6 +209,8 @@ def _fit(training: Training[Any], checkpoint: Path, *, fresh: bool, quiet: bool)
         import numpy as np
 
         classifier.feature_names_in_ = np.array(training.feature_names, dtype=object)
+    if training.vocabulary is not None:
+        classifier.label_titles_ = training.vocabulary.titles(classifier.classes_)
     return resumed
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Literal
 
-from extremegp.data.arrays import read_array, read_inputs, read_npz
+from extremegp.data.arrays import read_array, read_inputs, read_npz, read_sparse
 from extremegp.data.blocks import Dataset
 from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
 from extremegp.data.classes import ClassSpace, encode_classes, one_hot
@@ -14,15 +14,18 @@ from extremegp.data.conversion import convert
 from extremegp.data.features import FeatureKind, Features, make_features, suited_features
 from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.images import deskew
+from extremegp.data.label_lists import read_label_lists
 from extremegp.data.labels import LabelSpace, encode_targets
 from extremegp.data.mapped import open_dataset
 from extremegp.data.mapped_writer import MappedWriter
+from extremegp.data.records import RecordColumns, Records, read_records
 from extremegp.data.svmlight import read_svmlight
 from extremegp.data.tables import read_table
 from extremegp.data.templates import CHUNKING_TEMPLATE, Template
 from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
 from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
 from extremegp.data.validation import check_inputs
+from extremegp.data.vocabulary import Vocabulary, read_vocabulary
 from extremegp.data.xc import read_xc, write_xc
 from extremegp.engine.matrices import FloatCSR, FloatMatrix
 from extremegp.errors import SettingsError
@@ -39,9 +42,12 @@ __all__ = [
     "FloatMatrix",
     "LabelSpace",
     "MappedWriter",
+    "RecordColumns",
+    "Records",
     "Template",
     "TextDataset",
     "TokenFeatures",
+    "Vocabulary",
     "check_inputs",
     "classes_of_dataset",
     "convert",
@@ -57,10 +63,14 @@ __all__ = [
     "read_dataset",
     "read_inputs",
     "read_jsonl",
+    "read_label_lists",
     "read_labels",
     "read_npz",
+    "read_records",
+    "read_sparse",
     "read_svmlight",
     "read_table",
+    "read_vocabulary",
     "read_xc",
     "recognise_format",
     "stack_arrays",

@@ -1,9 +1,10 @@
 """Data sets in a folder, larger than memory: CSR matrices whose arrays are mapped from files.
 
 ``dataset.json`` holds the sizes and is written last: without it a folder is unfinished. Beside it are little-endian
-NumPy arrays, of X and of Y ``indptr``, ``indices`` and ``data``, ``first_labels``, and perhaps ``labels.txt`` (label
-names) and ``vocabulary.txt`` (the words that features count), one a line. Row starts and columns are int32, or int64 in
-a matrix of 2^31 entries or more, since SciPy computes with one type for both.
+NumPy arrays, of X and of Y ``indptr``, ``indices`` and ``data``, ``first_labels``, and perhaps, one a line,
+``labels.txt`` (label names), ``vocabulary.txt`` (the words that features count) and ``ids.txt`` (what rows are called).
+Row starts and columns are int32, or int64 in a matrix of 2^31 entries or more, since SciPy computes with one type for
+both.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ from extremegp.errors import DataError
 
 FORMAT_VERSION = 1
 CONFIG, PROGRESS, LABELS, VOCABULARY = "dataset.json", "progress.json", "labels.txt", "vocabulary.txt"
+IDS = "ids.txt"
 
 _MAX_INT32 = 2**31 - 1
 HEADER_BYTES = 128
@@ -90,6 +92,12 @@ def open_dataset(path: str | Path, *, n_features: int | None = None, n_labels: i
     return Dataset(X, Y, names, first_labels)
 
 
+def read_ids(folder: str | Path) -> list[str] | None:
+    """What the rows of a data set are called, where it says so."""
+    folder = Path(folder)
+    return read_names(folder, IDS, read_config(folder).n_rows, unique=False) if (folder / IDS).exists() else None
+
+
 def read_config(folder: Path) -> Config:
     """The sizes of a finished data set.
 
@@ -123,11 +131,11 @@ def read_config(folder: Path) -> Config:
     return config
 
 
-def read_names(folder: Path, name: str, count: int) -> list[str]:
+def read_names(folder: Path, name: str, count: int, *, unique: bool = True) -> list[str]:
     """A list of names, one a line.
 
     Raises:
-        DataError: the file is missing, not UTF-8, or has not as many different names.
+        DataError: the file is missing, not UTF-8, or has not as many (different, if `unique`) names.
     """
     path = folder / name
     plain_size(path)
@@ -135,8 +143,9 @@ def read_names(folder: Path, name: str, count: int) -> list[str]:
         names = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise DataError("is not UTF-8 text; convert the data again", path=path) from error
-    if len(names) != count or len(set(names)) != count:
-        raise DataError(f"has {len(set(names))} different names, but there are {count}; convert again", path=path)
+    n_names = len(set(names)) if unique and len(names) == count else len(names)
+    if n_names != count:
+        raise DataError(f"has {n_names} different names, but there are {count}; convert again", path=path)
     return names
 
 

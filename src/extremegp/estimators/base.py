@@ -42,6 +42,7 @@ class GPEstimator(BaseEstimator):
     """A scikit-learn estimator with `save` and `extremegp.load`."""
 
     _target_kinds: ClassVar[tuple[str, ...]]
+    label_titles_: list[str] | None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -71,6 +72,7 @@ class GPEstimator(BaseEstimator):
         self.label_counts_ = label_counts
         self.n_rows_ = n_rows
         self.instance_noise_ = instance_noise
+        self.label_titles_ = None
         if isinstance(space, ClassSpace):
             self.classes_ = space.classes
         else:
@@ -113,6 +115,7 @@ class GPEstimator(BaseEstimator):
             "history": self.history_,
             "n_rows": self.n_rows_,
             "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
+            "label_titles": self.label_titles_,
         }
         tensors = {f"model.{name}": tensor for name, tensor in self.model_.state_dict().items()}
         tensors |= {f"features.{name}": torch.from_numpy(np.array(array)) for name, array in feature_arrays.items()}
@@ -169,6 +172,7 @@ class GPEstimator(BaseEstimator):
             instance_noise=_instance_noise(_part(tensors, _NOISE), model, device, folder),
             feature_names=_feature_names(config.get("feature_names"), features, folder),
         )
+        estimator.label_titles_ = _label_titles(config.get("label_titles"), settings.n_labels, folder)
         return estimator
 
     @classmethod
@@ -390,6 +394,14 @@ def _instance_noise(
     ):
         raise ModelFormatError(f"{folder}: the scatter of instances does not fit {n_functions} latent functions")
     return InstanceNoise(**{name: part.to(device) for name, part in parts.items()})
+
+
+def _label_titles(titles: Any, n_labels: int, folder: str | Path) -> list[str] | None:
+    if titles is None:
+        return None
+    if not isinstance(titles, list) or len(titles) != n_labels or not all(isinstance(title, str) for title in titles):
+        raise ModelFormatError(f"{folder}: there are not {n_labels} titles of labels")
+    return titles
 
 
 def _feature_names(names: Any, features: Features | SequenceFeatures, folder: str | Path) -> list[str] | None:

@@ -47,7 +47,15 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
             raise SettingsError(f"--model tree is for many labels per row, but this data has {self.per_row}")
         return ["factor"]
 
-    def space(self, y: Any, source: Source) -> ClassSpace:
+    def space(self, y: Any, source: Source, *, asked: bool) -> ClassSpace:
+        from extremegp.data.label_lists import sign_of_lists
+
+        if not asked and (sign := sign_of_lists(y)):
+            raise SettingsError(
+                f"{source.labels or source.path}: {sign}: if rows have many labels, say --task multilabel and "
+                "--label-separator (with --labels, or --labels-column in place of --label-column); if each is the name "
+                "of one class, say --task multiclass"
+            )
         return class_space(y, source)
 
     def evaluate(self, classifier: MultiClassGPClassifier, request: EvaluateRequest, report: Report) -> None:

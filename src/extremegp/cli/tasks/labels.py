@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extremegp.cli.console import Report, percent
+from extremegp.cli.given import read_given
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
-from extremegp.cli.rows import Known, Rows, read, read_given
+from extremegp.cli.rows import Known, Rows, read
 from extremegp.cli.settings import parse_settings
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, TrainRequest
 from extremegp.cli.tasks.rows import RowTask
@@ -44,12 +45,13 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
     one_class = False
 
     def check_source(self, source: Source, because: str, *, labelled: bool = True) -> None:
-        if labelled and (sign := source.sign_of_classes()):
-            raise SettingsError(f"{sign}, but {because}")
+        for option, value in {"--label-column": source.label_column, "--first-label": source.first_label}.items():
+            if labelled and value:
+                raise SettingsError(f"{option} is for one class per row, but {because}")
         source.check(labelled=labelled)
 
     def usual_features(self, source: Source) -> str:
-        return "text" if source.kind == "jsonl" else "unit"
+        return "text" if source.inputs == "texts" else "unit"
 
     def kinds(self, request: TrainRequest) -> list[ModelKind]:
         if request.kind == "tree" and request.preset is not None:
@@ -76,8 +78,8 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
     def fit_options(self, request: TrainRequest, rows: Rows) -> dict[str, Any]:
         names = rows.label_names
         if request.labels_names is not None:
-            if request.source.kind == "jsonl":
-                raise SettingsError("--labels-names is for data with numbered labels; jsonl data have names already")
+            if isinstance(rows.y, list) or names is not None:
+                raise SettingsError("--labels-names is for data with numbered labels; these have names already")
             names = _read_names(request.labels_names, rows.y.shape[1])
         return {} if names is None else {"label_names": names}
 
@@ -91,7 +93,8 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
 
         source, ks = request.source, request.ks
         self.check_source(source, f"{request.model} is for {self.per_row}")
-        x, given, *_ = read(source, one_class=False, known=Known.of_model(classifier))
+        rows = read(source, one_class=False, known=Known.of_model(classifier))
+        x, given = rows.X, rows.y
         y = classifier.encode_labels(given)
         n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
         inputs, predictor = classifier.features_.transform(x), classifier.predictor()
