@@ -5,6 +5,7 @@ Commands import what computes only when they run, so that `--help` answers at on
 
 from __future__ import annotations
 
+import io
 import sys
 from typing import Annotated
 
@@ -67,4 +68,8 @@ def _root(
 
 def main() -> None:
     """Run the command line on `sys.argv`."""
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal lacks becomes a question mark, not an error.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app(prog_name="extremegp")

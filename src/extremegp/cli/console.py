@@ -76,12 +76,21 @@ class Report:
             return
         text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         if self._json_to == "-":
-            sys.stdout.write(text)
+            sys.stdout.write(text if _can_write(text) else json.dumps(result, indent=2, allow_nan=False) + "\n")
             return
         from extremegp.storage.streams import atomic_writer
 
         with atomic_writer(self._json_to) as stream:
             stream.write(text.encode())
+
+
+def _can_write(text: str) -> bool:
+    """Whether standard output has all characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def check_output(path: Path) -> None:

@@ -100,6 +100,6 @@ class Watch:
     def reading(self, phase: str, rows: int, read: int, total: int) -> None:
         if phase != self._phase:
             self._phase = phase
-            self.bar.restart(read)
+            self.bar.restart()
         name, text = f"{phase}: {rows} rows", f"{read / 2**20:.0f} of {total / 2**20:.0f} MiB"
         self.bar.show(name, read, total, f"{name}, {text}, ", text)

@@ -8,11 +8,11 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import diags_array, issparse
+from scipy.sparse import issparse
 
 from extremegp.data.templates import Template
 from extremegp.data.tokens import TokenFeatures, stack_arrays
-from extremegp.engine.matrices import FloatMatrix
+from extremegp.engine.matrices import FloatMatrix, csr_of
 from extremegp.errors import DataError, ExtremeGPError, ModelFormatError, SettingsError
 
 Weighting = Literal["none", "idf"]
@@ -121,7 +121,11 @@ class SequenceFeatures:
 
     def _weighted(self, x: FloatMatrix) -> FloatMatrix:
         with np.errstate(over="ignore"):
-            weighted = (x @ diags_array(self._weights)).tocsr() if issparse(x) else x * self._weights
+            if issparse(x):
+                # A product with a diagonal matrix would leave columns out of order.
+                weighted: FloatMatrix = csr_of(x.data * self._weights[x.indices], x.indices, x.indptr, x.shape)
+            else:
+                weighted = x * self._weights
         if not np.isfinite(weighted.data if issparse(weighted) else weighted).all():
             raise DataError("X has features so much larger than those of training that float32 cannot hold them scaled")
         return weighted

@@ -253,8 +253,14 @@ class VariationalEstimator(GPEstimator):
         **known: Any,
     ) -> None:
         """Become fitted; `known` is what `_adopt` takes besides."""
+        params = self.get_params(deep=False)
+        if "features" in params:
+            # What "auto" chose.
+            params["features"] = known["features"].kind
+        if not getattr(params["kernel"], "needs_dense", False):
+            data, held_out = data.in_suited_form(), held_out and held_out.in_suited_form()
         fitted = fit_model(
-            self.get_params(deep=False),
+            params,
             data,
             held_out,
             translate=lambda params: self._translated(params, data),
