@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -210,6 +212,15 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone() -> None:
     assert dict(rcParams) == before
 
 
+def test_a_notebook_gets_a_picture_of_a_figure_and_of_its_copy() -> None:
+    figure = plots.learning_curve(HISTORY)
+    for shown in (figure, pickle.loads(pickle.dumps(figure))):
+        picture = shown._repr_png_()
+        width, height = struct.unpack(">II", picture[16:24])
+        assert picture.startswith(b"\x89PNG\r\n")
+        assert (width / height) == pytest.approx(4.5 / 2.8, rel=0.02)
+
+
 def run(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -220,7 +231,7 @@ def test_matplotlib_is_imported_when_something_is_drawn_and_pyplot_never() -> No
         "import sys\n"
         "from extremegp import plots\n"
         "assert not any(name.startswith('matplotlib') for name in sys.modules)\n"
-        "plots.error_curve({'a': ([1, 2], [3, 4])})\n"
+        "plots.error_curve({'a': ([1, 2], [3, 4])})._repr_png_()\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
 

@@ -2,14 +2,16 @@
 
 Needs Matplotlib, `pip install 'extremegp[plot]'`, which is imported when the first picture is drawn; without it every
 function raises an ImportError. Each gives a `matplotlib.figure.Figure` of its own, outside of pyplot: a notebook shows
-it, `figure.savefig("picture.png")` writes it.
+it as the last value of a cell, without `%matplotlib inline`, and `figure.savefig("picture.png")` writes it.
 """
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
@@ -341,7 +343,16 @@ def _figure(width: float, height: float) -> Iterator[Figure]:
     except ImportError as error:
         raise ImportError("pictures need Matplotlib: pip install 'extremegp[plot]'") from error
     with matplotlib.rc_context(STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
+        # What notebooks ask any value for; Matplotlib answers only those that pyplot drives.
+        vars(figure)["_repr_png_"] = partial(_png, figure)
+        yield figure
+
+
+def _png(figure: Figure) -> bytes:
+    written = io.BytesIO()
+    figure.savefig(written, format="png")
+    return written.getvalue()
 
 
 def _describe(axis: Axes, named: dict[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
