@@ -1,4 +1,4 @@
-"""What was taken for what: counts of true and predicted classes over blocks of rows, and what they say of each class."""
+"""What was taken for what: counts of true and predicted classes over blocks of rows, and what they say of each."""
 
 from __future__ import annotations
 
