@@ -263,6 +263,7 @@ def test_what_cannot_be_trained_on_is_named(
         ("test.csv --label-column species --by utility", "--by is for many labels per row, but"),
         ("test.csv --label-column species --by probability", "--by is for many labels per row, but"),
         ("test.csv --label-column species --propensity amazon", "--propensity is for many labels per row, but"),
+        ("test.csv --label-column species --threshold 0.5", "--threshold is for many labels per row, but"),
         ("test.csv --label-column species --ks 0", "--ks must be positive integers"),
         ("test.csv --label-column species --per-class o.txt", "--per-class must end in .csv or .tsv"),
         ("test.csv --label-column species --per-class no-folder/o.csv", "no-folder/o.csv: cannot be written"),
@@ -290,8 +291,11 @@ def test_models_of_many_labels_refuse_what_is_for_classes(
     names = ("--labels", class_files / "test-names.txt")
     run.fails("evaluate", model, files / "test.txt", *names, naming="test.txt: has labels of its own, and")
     run.fails("evaluate", model, class_files / "test.npy", naming="test.npy: holds inputs without labels or classes")
-    for option in (["--per-class", tmp_path / "o.csv"], ["--plot", tmp_path / "o.png"]):
-        run.fails("evaluate", model, files / "test.txt", *option, naming=f"{option[0]} is for one class per row")
+    for option, naming in (
+        (["--per-class", tmp_path / "o.txt"], "--per-class must end in .csv or .tsv"),
+        (["--plot", tmp_path / "o.csv"], "--plot must end in .png, .svg, .pdf"),
+    ):
+        run.fails("evaluate", model, files / "test.txt", *option, naming=naming)
 
 
 def test_models_of_many_labels_predict_arrays(files: Path, model: Path, tmp_path: Path, run: Run) -> None:

@@ -216,7 +216,8 @@ def test_another_encoding_is_named_with_its_line(tagger: Path, tmp_path: Path, r
     [
         (["evaluate", "--labels", "y.txt"], "--labels is not for sequences"),
         (["evaluate", "--ks", "1,2"], "--ks is not for sequences"),
-        (["evaluate", "--per-class", "c.csv"], "--per-class is not for sequences"),
+        (["evaluate", "--per-class", "c.txt"], "--per-class must end in .csv or .tsv"),
+        (["evaluate", "--threshold", "0.3"], "--threshold is not for sequences"),
         (["evaluate", "--propensity", "default"], "tagger is for a label for every token of sequences"),
         (["evaluate", "--format", "jsonl"], "--format is not for sequences"),
         (["evaluate", "--plot", "p.txt"], "--plot must end in .png"),

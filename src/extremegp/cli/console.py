@@ -14,9 +14,8 @@ from typing import TYPE_CHECKING, Any
 from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
-
-    from extremegp.metrics import ClassMetrics
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -122,11 +121,9 @@ def check_plot(path: Path | None) -> None:
         raise SettingsError("--plot needs Matplotlib: pip install 'extremegp[plot]'")
 
 
-def write_plot(path: Path, quality: ClassMetrics, title: str) -> None:
-    """Draw the reliability diagram of predicted classes."""
-    from extremegp.plots import reliability_diagram
+def write_plot(path: Path, figure: Figure) -> None:
+    """Write a picture in the format of the suffix."""
     from extremegp.storage.streams import atomic_writer
 
-    figure = reliability_diagram(quality.reliability(), title=title)
     with atomic_writer(path) as stream:
         figure.savefig(stream, format=path.suffix[1:].lower(), dpi=150)

@@ -75,6 +75,7 @@ def evaluate(
     ks: options.Ks = "1,3,5",
     propensity: options.Propensity = None,
     by: options.By = None,
+    threshold: options.Threshold = None,
     per_class: options.PerClass = None,
     plot: options.Plot = None,
     decoding: options.DecodingChoice = None,
@@ -87,12 +88,16 @@ def evaluate(
     report = Report(json, quiet)
     ranks = _ranks(ks)
     parameters = _propensity_parameters(propensity or "default")
+    if threshold is not None and not 0 < threshold <= 1:
+        raise SettingsError(f"--threshold must be a probability above 0 and at most 1; it is {threshold:g}")
     for file in filter(None, (per_class, plot)):
         check_output(file)
     source = Source.of(data, context.params)
     classifier, task = load_model(model)
     options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
-    request = EvaluateRequest(model, source, ranks, parameters, by or "probability", per_class, plot, decoding)
+    request = EvaluateRequest(
+        model, source, ranks, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding
+    )
     task.evaluate(classifier, request, report)
 
 

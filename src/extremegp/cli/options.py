@@ -29,10 +29,9 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     **dict.fromkeys(
         ("--text-column", "--vector-column", "--vectors", "--id-column", "--weight-column", "--valid-vectors"), _ROWS
     ),
-    **dict.fromkeys(("--propensity", "--by", "--given", "--approximate", "--labels-names"), _LABELS),
+    **dict.fromkeys(("--propensity", "--by", "--threshold", "--given", "--approximate", "--labels-names"), _LABELS),
     **dict.fromkeys(("--labels-column", "--label-columns", "--label-separator", "--vocabulary", "--language"), _LABELS),
-    **dict.fromkeys(("--per-class", "--uncertainty"), _CLASSES),
-    "--plot": (*_CLASSES, *_SEQUENCES),
+    "--uncertainty": _CLASSES,
     **dict.fromkeys(
         ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
     ),
@@ -366,8 +365,8 @@ PerClass = Annotated[
     typer.Option(
         "--per-class",
         metavar="FILE",
-        help="Write a line per class to a .csv or .tsv file: class, support, predicted, precision, recall, f1. For "
-        "one class per row.",
+        help="Write a line per class or label to a .csv or .tsv file: class, support, predicted, precision, recall, "
+        "f1; of many labels also the best threshold and what it gives, average precision and calibration.",
     ),
 ]
 Plot = Annotated[
@@ -375,8 +374,16 @@ Plot = Annotated[
     typer.Option(
         "--plot",
         metavar="FILE",
-        help="Draw the reliability diagram of the predicted classes, or labels of tokens, to a .png, .svg or .pdf "
-        "file. For one class per row, and for sequences.",
+        help="Draw the reliability diagram to a .png, .svg or .pdf file, beside it what is taken for what, or of many "
+        "labels the curve of precision over recall.",
+    ),
+]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        metavar="P",
+        help="Predict labels of this probability or more, by default 0.5. For many labels per row.",
     ),
 ]
 SourceData = Annotated[

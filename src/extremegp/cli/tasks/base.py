@@ -90,6 +90,7 @@ class EvaluateRequest:
     ks: list[int]
     propensity: tuple[float, float]
     by: RankedBy
+    threshold: float
     per_class: Path | None
     plot: Path | None
     decoding: Decoding | None
