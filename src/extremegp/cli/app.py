@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import typer
-from typer.core import TyperGroup
+from typer.core import TyperCommand, TyperGroup
 
 from extremegp.errors import ExtremeGPError
 
@@ -16,8 +16,25 @@ from extremegp.errors import ExtremeGPError
 _ClickException: type[Exception] = typer.BadParameter.mro()[2]
 
 
+class PlainHelp(TyperCommand):
+    """A command whose help texts are shown as they are written, and whose flags ask for no value."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.help = _unmarked(self.help)
+        for parameter in self.params:
+            if hasattr(parameter, "help"):
+                parameter.help = _unmarked(parameter.help)
+
+    def get_params(self, ctx: Any) -> Any:
+        return _of_flags(super().get_params(ctx))
+
+
 class OneLineErrors(TyperGroup):
     """A group of commands that never shows a traceback for bad input: exit code 2 and one line instead."""
+
+    def get_params(self, ctx: Any) -> Any:
+        return _of_flags(super().get_params(ctx))
 
     def main(self, *args: Any, **options: Any) -> Any:
         if not options.get("standalone_mode", True):
@@ -30,7 +47,7 @@ class OneLineErrors(TyperGroup):
             except ExtremeGPError as error:
                 _fail(str(error))
             except _ClickException as error:
-                _fail(error.format_message())  # type: ignore[attr-defined]
+                _fail(_explained(error, [*(args[0] if args else options.get("args") or sys.argv[1:])]))
             except OSError as error:
                 where = "" if error.filename is None else f"{error.filename}: "
                 _fail(f"{where}{error.strerror or error}")
@@ -47,6 +64,54 @@ class OneLineErrors(TyperGroup):
 def say(message: str) -> None:
     """One line on standard error."""
     print(" ".join(message.split()), file=sys.stderr, flush=True)
+
+
+def _unmarked(text: str | None) -> str | None:
+    """A text that is shown as it is, where Rich would take [ann] for markup."""
+    from rich.markup import escape
+
+    return text and escape(text)
+
+
+def _of_flags(parameters: list[Any]) -> list[Any]:
+    """Parameters, of which flags are shown without the type of a value."""
+    for parameter in parameters:
+        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+            parameter.metavar = ""
+    return parameters
+
+
+def _explained(error: Any, args: list[str]) -> str:
+    """What a mistake of usage is, and where an option is a parameter of an estimator how it is set."""
+    problem: str = error.format_message().replace("Value error, ", "")
+    option: str = getattr(error, "option_name", "")
+    if type(error).__name__ != "NoSuchOption" or not option.startswith("--"):
+        return problem
+    from extremegp.cli.parameters import parameter_types
+    from extremegp.cli.settings import OWNED, nearest
+    from extremegp.cli.tasks import TASKS
+
+    known = {name for task in TASKS.values() for of in task.estimators.values() for name in parameter_types(of)}
+    name = option.removeprefix("--").replace("-", "_")
+    if name not in known:
+        close = [] if error.possibilities else nearest(name, known, cutoff=0.8)
+        if not close:
+            return problem
+        name = close[0]
+    if name in OWNED:
+        return f"No such option: {option}; {OWNED[name]}"
+    command = "" if error.ctx is not None and error.ctx.command.name == "train" else "extremegp train "
+    return f"No such option: {option}; it is a parameter of models: {command}--set {name}={_value_of(option, args)}"
+
+
+def _value_of(option: str, args: list[str]) -> str:
+    """What stands after an option, or what to put there."""
+    for arg, following in zip(args, [*args[1:], "-"], strict=True):
+        if arg.startswith(f"{option}="):
+            return arg.partition("=")[2]
+        if arg == option:
+            return "VALUE" if following.startswith("-") and not following[1:2].isdigit() else following
+    return "VALUE"
 
 
 def _fail(problem: str) -> NoReturn:

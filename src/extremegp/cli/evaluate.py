@@ -47,7 +47,7 @@ from __future__ import annotations
 import typer
 
 from extremegp.cli import options
-from extremegp.cli.console import Report, check_output
+from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
 from extremegp.cli.tasks import EvaluateRequest, load_model
 from extremegp.errors import SettingsError
@@ -77,11 +77,12 @@ def evaluate(
     """Look up the model's task, and let it measure the model."""
     report = Report(json, quiet)
     ranks = _ranks(ks)
-    parameters = _propensity_parameters(propensity or "default")
     for file in filter(None, (per_class, plot)):
         check_output(file)
     source = Source(data, format, labels, x_key, y_key, label_column, first_label, separator, encoding)
-    classifier, task = load_model(model)
+    check_input(data)
+    classifier, task = load_model(model, quiet=quiet)
+    parameters = _propensity_parameters(propensity or "default")
     options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = EvaluateRequest(model, source, ranks, parameters, by or "probability", per_class, plot, decoding)
     task.evaluate(classifier, request, report)

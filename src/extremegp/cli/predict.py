@@ -48,7 +48,7 @@ from __future__ import annotations
 import typer
 
 from extremegp.cli import options
-from extremegp.cli.console import Report, check_output
+from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
 from extremegp.cli.tasks import PredictRequest, load_model
 from extremegp.errors import SettingsError
@@ -82,7 +82,8 @@ def predict(
     if out is not None:
         check_output(out)
     source = Source(data, format, x_key=x_key, label_column=label_column, separator=separator, encoding=encoding)
-    classifier, task = load_model(model)
+    check_input(data)
+    classifier, task = load_model(model, quiet=quiet)
     options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = PredictRequest(
         model=model,

@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
-from sklearn.utils.validation import check_array
 
 from extremegp.data.frames import NUMBERS, column, is_frame, is_missing, lists_of, values
 from extremegp.engine.matrices import (
@@ -56,6 +55,9 @@ def check_inputs(
         _check_width(X, n_features, name, expected_by)
         mapped: FloatCSR = X
         return mapped
+    # It takes seconds to load, which whoever only tells formats apart need not wait for.
+    from sklearn.utils.validation import check_array
+
     X = _stacked(X)
     try:
         checked = check_array(X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, input_name=name)

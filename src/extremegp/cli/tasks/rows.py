@@ -5,12 +5,13 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 from extremegp.cli import writing
 from extremegp.cli.console import Report
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
+from extremegp.cli.parameters import parameter_types
 from extremegp.cli.rows import InputBlock, Known, Rows, class_codes, input_blocks, joined, read
 from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest
 from extremegp.errors import SettingsError
@@ -60,8 +61,8 @@ class RowTask(Task[Classifier]):
         self.check_source(source, request.because)
         kinds = self.kinds(request)
         params = self._with_features(self.parameters(request, kinds[0]), source)
-        request.check_destination()
         validation = self._validation_source(request)
+        request.check_destination()
         # Settings that cannot work are refused before the time that reading, features and k-means take.
         self.estimator(kinds[0])(**params).check_params()
         rows = read(source, one_class=self.one_class)
@@ -91,7 +92,7 @@ class RowTask(Task[Classifier]):
         params.setdefault("features", self.usual_features(source))
         if texts and params["features"] == "auto":
             params["features"] = "text"
-        known = get_args(get_type_hints(self.estimator())["features"])
+        known = get_args(parameter_types(self.estimators["factor"])["features"])
         fitting = ("text",) if texts else tuple(name for name in known if name != "text")
         if params["features"] not in fitting:
             raise SettingsError(
