@@ -10,6 +10,8 @@ from typing import Any, NoReturn, TextIO
 import typer
 from typer.core import TyperCommand, TyperGroup
 
+from extremegp.cli.parameters import parameter_types
+from extremegp.cli.settings import OWNED, nearest
 from extremegp.errors import ExtremeGPError
 
 # Newer versions of typer carry click inside: this is the base of usage errors in all of them.
@@ -82,21 +84,28 @@ def _of_flags(parameters: list[Any]) -> list[Any]:
 
 
 def _explained(error: Any, args: list[str]) -> str:
-    """What a mistake of usage is, and where an option is a parameter of an estimator how it is set."""
+    """What a mistake of usage is, and what was probably meant."""
     problem: str = error.format_message().replace("Value error, ", "")
-    option: str = getattr(error, "option_name", "")
-    if type(error).__name__ != "NoSuchOption" or not option.startswith("--"):
-        return problem
-    from extremegp.cli.parameters import parameter_types
-    from extremegp.cli.settings import OWNED, nearest
+    # Not all versions of typer suggest commands.
+    if problem.startswith("No such command") and "Did you mean" not in problem:
+        likely = nearest(problem.split("'")[1], error.ctx.command.list_commands(error.ctx))
+        return problem + "".join(f" Did you mean {name!r}?" for name in likely[:1])
+    if type(error).__name__ == "NoSuchOption" and error.option_name.startswith("--"):
+        return _parameter_hint(error, args) or problem
+    return problem
+
+
+def _parameter_hint(error: Any, args: list[str]) -> str | None:
+    """How to set what an unknown option calls a parameter of an estimator, or nearly so, if it does."""
     from extremegp.cli.tasks import TASKS
 
+    option: str = error.option_name
     known = {name for task in TASKS.values() for of in task.estimators.values() for name in parameter_types(of)}
     name = option.removeprefix("--").replace("-", "_")
     if name not in known:
         close = [] if error.possibilities else nearest(name, known, cutoff=0.8)
         if not close:
-            return problem
+            return None
         name = close[0]
     if name in OWNED:
         return f"No such option: {option}; {OWNED[name]}"
