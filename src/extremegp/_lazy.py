@@ -15,7 +15,9 @@ def lazily(package: str, homes: Mapping[str, Sequence[str]]) -> tuple[Callable[[
         package: its name.
         homes: modules, each with the names that the package takes from it; a module without any is such a name itself.
     """
-    of_name = {name: (module, name) for module, names in homes.items() for name in names}
+    of_name: dict[str, tuple[str, str | None]] = {
+        name: (module, name) for module, names in homes.items() for name in names
+    }
     of_name |= {module.rpartition(".")[2]: (module, None) for module, names in homes.items() if not names}
 
     def get(name: str) -> Any:

@@ -8,9 +8,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 import pytest
 
 import extremegp
-from extremegp.cli import parameters
+from extremegp.cli import parameters, settings
 from extremegp.cli.parameters import parameter_types
-from extremegp.cli.settings import READERS, duration, one_of, parse_settings
+from extremegp.cli.settings import duration, one_of, parse_settings
 from extremegp.errors import SettingsError
 
 
@@ -121,7 +121,7 @@ def test_parameters_that_sources_state_are_those_of_the_constructor(estimator: s
 
     def alternatives(hint: Any) -> set[Any]:
         parts = {hint} if get_origin(hint) in (Literal, tuple) or isinstance(hint, type) else set(get_args(hint))
-        return {part for part in parts if get_origin(part) in (Literal, tuple) or part in READERS}
+        return {part for part in parts if get_origin(part) in (Literal, tuple) or part in settings._READERS}
 
     for name, hint in stated.items():
         assert alternatives(hint) == alternatives(hints[name]), name

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, NoReturn, TextIO
 
 import typer
+from rich.markup import escape
 from typer.core import TyperCommand, TyperGroup
 
 from extremegp.cli.parameters import parameter_types
@@ -18,32 +19,39 @@ from extremegp.errors import ExtremeGPError
 _ClickException: type[Exception] = typer.BadParameter.mro()[2]
 
 
-class PlainHelp(TyperCommand):
-    """A command whose help texts are shown as they are written, and whose flags ask for no value."""
+class _AsWritten:
+    """Help texts are shown as they are written, where Rich would take [ann] for markup, and flags ask for no value."""
+
+    help: str | None
+    params: list[Any]
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self.help = _unmarked(self.help)
-        for parameter in self.params:
-            if hasattr(parameter, "help"):
-                parameter.help = _unmarked(parameter.help)
+        for described in (self, *self.params):
+            if getattr(described, "help", None):
+                described.help = escape(described.help)
 
     def get_params(self, ctx: Any) -> Any:
-        return _of_flags(super().get_params(ctx))
+        parameters: list[Any] = super().get_params(ctx)  # type: ignore[misc]
+        for parameter in parameters:
+            if getattr(parameter, "is_flag", False) and parameter.metavar is None:
+                parameter.metavar = ""
+        return parameters
 
 
-class OneLineErrors(TyperGroup):
+class PlainHelp(_AsWritten, TyperCommand):
+    """A command with help as it is written."""
+
+
+class OneLineErrors(_AsWritten, TyperGroup):
     """A group of commands that never shows a traceback for bad input: exit code 2 and one line instead."""
-
-    def get_params(self, ctx: Any) -> Any:
-        return _of_flags(super().get_params(ctx))
 
     def main(self, *args: Any, **options: Any) -> Any:
         if not options.get("standalone_mode", True):
             return super().main(*args, **options)
         options["standalone_mode"] = False
         with warnings.catch_warnings():
-            warnings.showwarning = _show_warning
+            warnings.showwarning = _Warner()
             try:
                 code = super().main(*args, **options)
             except ExtremeGPError as error:
@@ -66,21 +74,6 @@ class OneLineErrors(TyperGroup):
 def say(message: str) -> None:
     """One line on standard error."""
     print(" ".join(message.split()), file=sys.stderr, flush=True)
-
-
-def _unmarked(text: str | None) -> str | None:
-    """A text that is shown as it is, where Rich would take [ann] for markup."""
-    from rich.markup import escape
-
-    return text and escape(text)
-
-
-def _of_flags(parameters: list[Any]) -> list[Any]:
-    """Parameters, of which flags are shown without the type of a value."""
-    for parameter in parameters:
-        if getattr(parameter, "is_flag", False) and parameter.metavar is None:
-            parameter.metavar = ""
-    return parameters
 
 
 def _explained(error: Any, args: list[str]) -> str:
@@ -128,12 +121,21 @@ def _fail(problem: str) -> NoReturn:
     sys.exit(2)
 
 
-def _show_warning(
-    message: Warning | str,
-    category: type[Warning],
-    filename: str | Path,
-    lineno: int,
-    file: TextIO | None = None,
-    line: str | None = None,
-) -> None:
-    say(f"warning: {message}")
+class _Warner:
+    """Shows warnings on a line each, and each once: a file may be looked at twice."""
+
+    def __init__(self) -> None:
+        self._shown: set[str] = set()
+
+    def __call__(
+        self,
+        message: Warning | str,
+        category: type[Warning],
+        filename: str | Path,
+        lineno: int,
+        file: TextIO | None = None,
+        line: str | None = None,
+    ) -> None:
+        if str(message) not in self._shown:
+            self._shown.add(str(message))
+            say(f"warning: {message}")

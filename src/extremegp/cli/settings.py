@@ -90,8 +90,8 @@ def _value(key: str, text: str, hint: Any) -> Any:
         if get_origin(candidate) is Literal and text in get_args(candidate):
             return text
         try:
-            if candidate in READERS:
-                return READERS[candidate][0](text)
+            if candidate in _READERS:
+                return _READERS[candidate][0](text)
         except (KeyError, ValueError):
             continue
     wanted = " or ".join(filter(None, map(_described, types)))
@@ -101,7 +101,7 @@ def _value(key: str, text: str, hint: Any) -> Any:
 def _described(hint: Any) -> str:
     if get_origin(hint) is Literal:
         return " or ".join(map(str, get_args(hint)))
-    return READERS[hint][1] if hint in READERS else ""
+    return _READERS[hint][1] if hint in _READERS else ""
 
 
 def _pair(text: str) -> tuple[float, float]:
@@ -109,7 +109,7 @@ def _pair(text: str) -> tuple[float, float]:
     return first, second
 
 
-READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
+_READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     bool: (lambda text: {"true": True, "false": False}[text.lower()], "true or false"),
     int: (int, "an integer"),
     float: (float, "a number"),

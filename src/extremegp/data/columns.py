@@ -235,7 +235,7 @@ def _without_comments(
     Args:
         lines: with their numbers.
         separator: what separates columns.
-        doubtful: takes the numbers of comments that have as many columns as the token after them.
+        doubtful: takes the numbers of comments that could be tokens.
     """
     waiting: list[tuple[int, str]] = []
     inside = False
@@ -243,26 +243,31 @@ def _without_comments(
         if line.startswith("#") and not inside:
             waiting.append((number, line))
             continue
-        n_columns = len(_cells(line, separator))
         for each in waiting:
-            alike = len(_cells(each[1], separator)) == n_columns
-            if not _is_comment(each[1], line, separator, alike=alike):
+            sure = _is_comment(each[1], line, separator)
+            if sure is False:
                 yield each
-            elif alike:
+            elif sure is None:
                 doubtful.append(each[0])
         waiting = []
-        inside = bool(n_columns) and not line.startswith(_DOCUMENT_START)
+        inside = bool(line.strip(_BLANKS)) and not line.startswith(_DOCUMENT_START)
         if number:
             yield number, line
 
 
-def _is_comment(line: str, following: str, separator: str | None, *, alike: bool) -> bool:
-    """Whether a line is a comment; `alike` if it has as many columns as the line that follows."""
+def _is_comment(line: str, following: str, separator: str | None) -> bool | None:
+    """Whether a line before a token is a comment: True or False, or None if it has as many columns as the token."""
     # Between blanks nothing tells a comment but its form.
     mark = separator if separator and separator.strip(_BLANKS) else "\t"
+    formed = _COMMENT.match(line) is not None
+    alike = len(_cells(line, separator)) == len(_cells(following, separator))
     if mark in line:
-        return _COMMENT.match(line) is not None and bool(following) and not alike
-    return mark in following or _COMMENT.match(line) is not None
+        return formed and bool(following) and not alike
+    if formed and mark in following:
+        return True
+    if formed or mark in following:
+        return None if alike else True
+    return False
 
 
 def _is_json_object(line: str) -> bool:

@@ -90,13 +90,11 @@ def _stacked(X: Any) -> Any:
 
 def _refuse_texts(X: Any, name: str, remedy: str) -> None:
     """Say where X holds a text, if it does, without printing it."""
-    found = next((place for *place, value in _cells(X) if isinstance(value, (str, bytes))), None)
-    if found is None:
-        return
-    row, where, n_columns = found
-    if n_columns > 1:
-        remedy = f"encode such columns as numbers, or pass one column of texts alone and {remedy}"
-    raise DataError(f"{name} holds texts, not numbers, as at row {row}{where} (counted from 0): {remedy}")
+    for row, where, n_columns, value in _cells(X):
+        if isinstance(value, (str, bytes)):
+            if n_columns > 1:
+                remedy = f"encode such columns as numbers, or pass one column of texts alone and {remedy}"
+            raise DataError(f"{name} holds texts, not numbers, as at row {row}{where} (counted from 0): {remedy}")
 
 
 def _refuse_others(X: Any, name: str) -> None:
