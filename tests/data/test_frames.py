@@ -58,6 +58,17 @@ class PolarsFrame:
         return np.array(list(self._values.values()), dtype=dtype).T
 
 
+class Rows:
+    """Rows that only NumPy can be told of."""
+
+    def __init__(self, rows: list[Any]) -> None:
+        self.shape = (len(rows), 1)
+        self._rows = rows
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+        return np.array(self._rows, dtype=object)
+
+
 class ArrowColumn:
     """A column that offers what those of PyArrow do, whose elements are no Python strings."""
 
@@ -116,6 +127,13 @@ def test_the_place_of_a_text_is_told() -> None:
     [
         ([{"text": "a secret"}], "holds a dict at row 0"),
         ([1.0, {"text": "a secret"}], "holds a dict at row 1"),
+        ({"text": ["a secret"]}, "holds a dict at row 0"),
+        ("a secret", "holds texts, not numbers"),
+        (b"a secret", "holds texts, not numbers"),
+        (np.array("a secret"), "holds texts, not numbers"),
+        (np.array("a secret", dtype=object), "holds texts, not numbers"),
+        (Rows([["a secret"]]), "holds texts, not numbers"),
+        (Rows([{"text": "a secret"}]), "Reshape your data"),
         (pd.DataFrame({"e": [[1.0, 2.0], [3.0, 4.0]]}), "holds a list at row 0 of the column 'e'"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from typing import Any
 
@@ -19,6 +20,7 @@ from extremegp.engine.matrices import (
 )
 from extremegp.errors import DataError
 
+_PRINTED = re.compile(r":\s*array=.*\.(?=\s*Reshape your data)", re.DOTALL)
 _OF_TEXTS = 'set features="text" of the estimator and fit it, which makes features of their words'
 
 
@@ -71,10 +73,12 @@ def check_inputs(
         if isinstance(error, TypeError):
             raise
         _refuse_others(X, name)
+        if "convert string to float" in str(error):
+            raise DataError(f"{name} holds texts, not numbers: {of_texts}") from None
         # The message for one dimension prints the array, over several lines.
-        raise DataError(" ".join(str(error).split())) from error
+        raise DataError(" ".join(_PRINTED.sub(".", str(error)).split())) from error
     if checked.dtype.kind not in "biuf":
-        _refuse_texts(X, name, of_texts)
+        _refuse_texts(X if is_frame(X) else checked, name, of_texts)
         raise DataError(f"{name} has dtype {checked.dtype}; pass bool, integer or float numbers")
     _check_width(checked, n_features, name, expected_by)
     # What overflows is refused, and infinities of both signs have no sum.
@@ -113,7 +117,11 @@ def _cells(X: Any) -> Iterator[tuple[int, str, int, Any]]:
                 yield row, f" of the column {label!r}", X.shape[1], value
         return
     rows = X.tolist() if isinstance(X, np.ndarray) and X.dtype.kind in "OSU" else lists_of(X)
-    for row, cells in enumerate(rows if isinstance(rows, (list, tuple)) else ()):
+    if isinstance(X, (str, bytes, dict)):
+        rows = [X]
+    elif not isinstance(rows, (list, tuple)):
+        rows = () if rows is None else [rows]
+    for row, cells in enumerate(rows):
         cells = cells if isinstance(cells, (list, tuple, np.ndarray)) else [cells]
         for value in cells:
             yield row, "", len(cells), value
