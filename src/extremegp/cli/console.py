@@ -8,6 +8,7 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -90,6 +91,26 @@ def _can_write(text: str) -> bool:
     except UnicodeEncodeError:
         return False
     return True
+
+
+def load_libraries(quiet: bool) -> None:
+    """Import what computes: it takes seconds, in which a person at a terminal is told so."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    told = console.status("loading PyTorch") if console.is_terminal and not quiet else nullcontext()
+    with nullcontext() if "torch" in sys.modules else told:
+        import extremegp.estimators  # noqa: F401
+
+
+def check_input(path: Path) -> None:
+    """Fail now rather than after a model was loaded where there is no data.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if str(path) != "-" and not path.exists():
+        raise DataError("no such file; check the path", path=path)
 
 
 def check_output(path: Path) -> None:

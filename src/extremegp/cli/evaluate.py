@@ -47,7 +47,7 @@ from __future__ import annotations
 import typer
 
 from extremegp.cli import options
-from extremegp.cli.console import Report, check_output
+from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
 from extremegp.cli.tasks import EvaluateRequest, load_model
 from extremegp.errors import SettingsError
@@ -87,13 +87,14 @@ def evaluate(
     """Look up the model's task, and let it measure the model."""
     report = Report(json, quiet)
     ranks = _ranks(ks)
-    parameters = _propensity_parameters(propensity or "default")
     if threshold is not None and not 0 < threshold <= 1:
         raise SettingsError(f"--threshold must be a probability above 0 and at most 1; it is {threshold:g}")
     for file in filter(None, (per_class, plot)):
         check_output(file)
+    check_input(data)
     source = Source.of(data, context.params)
-    classifier, task = load_model(model)
+    classifier, task = load_model(model, quiet=quiet)
+    parameters = _propensity_parameters(propensity or "default")
     options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = EvaluateRequest(
         model, source, ranks, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding

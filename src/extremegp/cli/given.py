@@ -20,7 +20,7 @@ def read_given(path: Path, names: list[str], n_rows: int) -> FloatCSR:
     """
     from extremegp.data import read_svmlight, read_xc, recognise_format
 
-    kind = recognise_format(path)
+    kind = recognise_format(path, labels_alone=True)
     if kind == "jsonl":
         known = _read_names(path, {name: column for column, name in enumerate(names)})
     else:

@@ -53,7 +53,7 @@ from __future__ import annotations
 import typer
 
 from extremegp.cli import options
-from extremegp.cli.console import Report, check_output
+from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
 from extremegp.cli.pipes import STANDARD
 from extremegp.cli.tasks import PredictRequest, load_model
@@ -95,8 +95,9 @@ def predict(
     report = Report(json, quiet or to_standard)
     if out is not None and not to_standard:
         check_output(out)
+    check_input(data)
     source = Source.of(data, context.params)
-    classifier, task = load_model(model)
+    classifier, task = load_model(model, quiet=quiet)
     options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = PredictRequest(
         model=model,

@@ -36,6 +36,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -45,7 +46,7 @@ import typer
 
 from extremegp.cli import options
 from extremegp.cli.app import say
-from extremegp.cli.console import Report, percent
+from extremegp.cli.console import Report, check_input, load_libraries, percent
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import TaskName
 from extremegp.cli.settings import duration, one_of
@@ -121,7 +122,9 @@ def train(
         labels_names=labels_names,
         template=template,
         quiet=quiet,
-        check_destination=partial(_check_destination, out, overwrite),
+        check_destination=partial(
+            _check_files, out, (valid, labels, valid_labels, labels_names), overwrite=overwrite, quiet=quiet
+        ),
     )
     training = chosen.prepare(request)
     for note in training.notes:
@@ -142,7 +145,7 @@ def _task(
     of_preset = next((task for task in TASKS.values() if preset in task.presets), None)
     if preset is not None and of_preset is None:
         known = [name for task in TASKS.values() if wanted in ("auto", task.name) for name in task.presets]
-        one_of("--preset", preset, known)
+        one_of("--preset", preset, known, listed_by="`extremegp presets`")
     by_preset = of_preset and f"--preset {preset} is for {of_preset.per_row}"
     if wanted != "auto":
         task, because = TASKS[wanted], f"--task is {wanted}"
@@ -168,8 +171,12 @@ def _leads() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _check_destination(out: Path, overwrite: bool) -> None:
-    """Fail now rather than after training where a model cannot be saved, or is there already."""
+def _check_files(out: Path, inputs: Iterable[Path | None], *, overwrite: bool, quiet: bool) -> None:
+    """Fail now rather than after training where a model cannot be saved, or is there already, or data are not."""
+    for path in filter(None, inputs):
+        check_input(path)
+    # All that can be told to be wrong without PyTorch has been told.
+    load_libraries(quiet)
     from extremegp.storage.models import check_writable
 
     if not _leads():

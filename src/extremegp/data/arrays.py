@@ -201,7 +201,7 @@ def is_array(start: bytes) -> bool:
 def _flattened(array: NDArray[Any], what: str) -> FloatMatrix:
     if array.ndim < 2:
         raise DataError(f"{what} has the shape {array.shape}, but inputs have rows and columns; is it the labels?")
-    return check_inputs(array.reshape(len(array), -1), name=what)
+    return check_inputs(array.reshape(len(array), -1), name=what, of_texts="texts with labels are read as JSON lines")
 
 
 def _idx_layout(start: bytes, stream: IO[bytes]) -> _Layout:

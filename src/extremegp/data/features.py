@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
 from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
@@ -12,6 +11,7 @@ from scipy.sparse import csr_matrix, issparse
 from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
 from sklearn.preprocessing import normalize
 
+from extremegp.data.frames import texts_of
 from extremegp.data.rows import with_values
 from extremegp.data.validation import check_inputs
 from extremegp.engine.matrices import FloatCSR, FloatMatrix, column_counts, is_mapped, row_blocks
@@ -254,7 +254,7 @@ class TextFeatures(Features):
             sublinear_tf=True, min_df=self.min_df, max_features=self.max_features, dtype=np.float32
         )
         try:
-            vectorizer.fit(_texts(X))
+            vectorizer.fit(texts_of(X))
         except ValueError as error:
             if isinstance(error, DataError):
                 raise
@@ -266,7 +266,7 @@ class TextFeatures(Features):
         return self
 
     def transform(self, X: Any) -> FloatCSR:
-        return csr_matrix(self._vectorizer.transform(_texts(X)))
+        return csr_matrix(self._vectorizer.transform(texts_of(X)))
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         config, _ = super().to_state()
@@ -377,18 +377,6 @@ def _check_counts(values: NDArray[np.float32]) -> None:
             f"tf-idf weighs counts, which are 0 or at least 1, but X holds {smallest:g}; "
             "for values that are negative, fractional or weighted already choose features='unit' or 'raw'"
         )
-
-
-def _texts(X: Any) -> list[str]:
-    if isinstance(X, (str, bytes)) or issparse(X) or not isinstance(X, Iterable):
-        raise DataError(f"expected a list of texts, not {type(X).__name__}; for one text pass [text]")
-    texts = list(X)
-    if not texts:
-        raise DataError("there are no texts; pass at least one")
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DataError(f"text {row} (counted from 0) is of type {type(text).__name__}, not a string")
-    return texts
 
 
 def _stored_column(arrays: dict[str, Any], name: str, n_features: int) -> NDArray[np.float32]:

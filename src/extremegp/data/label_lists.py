@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from extremegp.data.arrays import is_array, is_sparse_archive, read_array, read_sparse
+from extremegp.data.frames import is_missing
 from extremegp.data.labels import Label
 from extremegp.errors import DataError, located
 from extremegp.storage.streams import as_stream, byte_blocks, line_blocks, utf8
@@ -51,12 +52,6 @@ def split_labels(cell: Any, separator: str | None) -> list[Label]:
 def plain_uri(text: str) -> str:
     """A URI without the angle brackets that may be around it; other texts as they are."""
     return text[1:-1] if re.fullmatch(r"<[^<>\s]+:[^<>\s]*>", text) else text
-
-
-def is_missing(value: Any) -> bool:
-    """Whether a value of a table is none: None, NaN, or what pandas has for it."""
-    of_pandas = type(value).__name__ in ("NAType", "NaTType")
-    return value is None or of_pandas or (isinstance(value, float) and bool(value != value))
 
 
 def read_label_lists(path: str | Path, separator: str | None = None) -> Any:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data.label_lists import is_missing, split_labels
+from extremegp.data.frames import is_missing
+from extremegp.data.label_lists import split_labels
 from extremegp.data.labels import Label
 from extremegp.data.table_files import Table, listed, open_table
 from extremegp.data.tables import classes_of, feature_positions, numbers_of, parse_classes

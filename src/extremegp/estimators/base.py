@@ -16,6 +16,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace, Template
+from extremegp.data.frames import column_names, shortened
 from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods import Likelihood
@@ -79,7 +80,7 @@ class GPEstimator(BaseEstimator):
             self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
         if features.kind not in ("text", "sequences"):
             self.n_features_in_ = features.n_features_in
-        if feature_names is not None:
+        if feature_names is not None and features.kind != "text":
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
@@ -304,12 +305,6 @@ class RowEstimator(VariationalEstimator):
         return means, variances
 
 
-def column_names(X: Any) -> list[str] | None:
-    """The names of the columns of a data frame, if all of them are strings, as scikit-learn takes them."""
-    names = list(getattr(X, "columns", ()))
-    return names if names and all(isinstance(name, str) for name in names) else None
-
-
 def check_columns(X: Any, known: list[str] | None) -> None:
     """Refuse a data frame whose columns are not those of training in their order, where both have names.
 
@@ -318,10 +313,10 @@ def check_columns(X: Any, known: list[str] | None) -> None:
     """
     names = column_names(X)
     if names is not None and known is not None and names != known:
-        differ = sorted(set(names).symmetric_difference(known))
+        differ = sorted(map(repr, set(names).symmetric_difference(known)))
         raise DataError(
             "The feature names should match those that were passed during fit, in their order (feature_names_in_); "
-            + (f"only one of the two has {', '.join(map(repr, differ[:5]))}" if differ else "their order differs")
+            + (f"only one of the two has {shortened(differ)}" if differ else "their order differs")
         )
 
 

@@ -13,9 +13,10 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import ClassSpace, FloatMatrix, encode_classes, make_features, one_hot, suited_features
+from extremegp.data.frames import column_names
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
-from extremegp.estimators.base import RowEstimator, check_columns, column_names
+from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.classes import ClassEstimator, Uncertainty
 from extremegp.estimators.fitting import Examples, check_lengths, split
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
@@ -96,7 +97,8 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         """Train the model.
 
         Args:
-            X: inputs, N x D, CSR or dense; with features="text" a list of N strings.
+            X: inputs, N x D, CSR or dense; with features="text" N strings, as a list, a column or a data
+                frame of one.
             y: the class of every row, N strings, integers or booleans; at least two classes.
             validation: (X, y) to choose the best epoch on, instead of `validation_fraction`.
 
@@ -124,7 +126,7 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         if validation is None:
             data, held_out = split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         else:
-            check_columns(validation[0], column_names(X))
+            check_columns(validation[0], None if features.kind == "text" else column_names(X))
             held_x = features.transform(validation[0])
             held_out = Examples(held_x, one_hot(space.encode(validation[1], unknown="ignore"), n_classes))
             check_lengths(held_out.x, held_out.y)

@@ -5,13 +5,14 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
 
 from extremegp.cli import writing
 from extremegp.cli.console import Report
 from extremegp.cli.input_blocks import InputBlock, input_blocks, joined
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
+from extremegp.cli.parameters import parameter_types
 from extremegp.cli.rows import Known, Rows, class_codes, read
 from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest
 from extremegp.errors import SettingsError
@@ -65,8 +66,8 @@ class RowTask(Task[Classifier]):
         self.check_source(source, request.because)
         kinds = self.kinds(request)
         params = self._with_features(self.parameters(request, kinds[0]), source)
-        request.check_destination()
         validation = self._validation_source(request)
+        request.check_destination()
         # Settings that cannot work are refused before the time that reading, features and k-means take.
         self.estimator(kinds[0])(**params).check_params()
         rows = read(source, one_class=self.one_class)
@@ -100,7 +101,8 @@ class RowTask(Task[Classifier]):
         params.setdefault("features", self.usual_features(source))
         if texts and params["features"] == "auto":
             params["features"] = "text"
-        known = [name for hint in get_args(get_type_hints(self.estimator())["features"]) for name in _names_in(hint)]
+        hints = get_args(parameter_types(self.estimators["factor"])["features"])
+        known = [name for hint in hints for name in _names_in(hint)]
         fitting = ("text",) if texts else tuple(name for name in known if name != "text")
         if params["features"] not in fitting:
             raise SettingsError(

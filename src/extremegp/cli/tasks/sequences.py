@@ -58,12 +58,12 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
     def prepare(self, request: TrainRequest) -> Training[SequenceGPClassifier]:
         source, path = request.source, request.template
         params = self.parameters(request)
-        request.check_destination()
+        n_columns = _n_columns(source)
         template = None if path is None else _read_template(path)
+        request.check_destination()
         classifier = self.estimator()(**params, template=template)
         # What cannot work is refused before the time that reading takes.
         classifier.check_params()
-        n_columns = _n_columns(source)
         if template is None or path is None:
             template = _default_template(n_columns, quiet=request.quiet)
         else:
@@ -74,7 +74,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
             raise DataError(
                 f"the line has {columns.counted(width)}, but {source.path} has {n_columns + 1}",
                 path=held.path,
-                line=columns.first_token_line(held.path),
+                line=columns.first_token_line(held),
             )
         X, y = columns.read(source, labelled=True)
         # `fit` would refuse labels that nothing can be learnt from without naming the file.
@@ -210,7 +210,7 @@ def _n_columns(source: Source) -> int:
             "the line has only one column, so beside the label, which is the last, there is nothing; name what "
             "separates columns by --separator",
             path=source.path,
-            line=columns.first_token_line(source.path),
+            line=columns.first_token_line(source),
         )
     return n_columns
 
