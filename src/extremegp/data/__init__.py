@@ -11,7 +11,8 @@ from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_la
 from extremegp.data.classes import ClassSpace, encode_classes, one_hot
 from extremegp.data.columns import Columns, read_columns, write_columns
 from extremegp.data.conversion import convert
-from extremegp.data.features import FeatureKind, Features, make_features, suited_features
+from extremegp.data.features import make_features, suited_features
+from extremegp.data.features_base import FeatureKind, Features
 from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.images import deskew
 from extremegp.data.labels import LabelSpace, encode_targets

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, runtime_checkable
 
+from extremegp.data.analysis import Analyser, Analyzer
 from extremegp.data.blocks import Position, RowStream
 from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.mapped import CONFIG, LABELS, PROGRESS, VOCABULARY, Config, is_dataset, read_config, read_names
@@ -59,6 +60,9 @@ def convert(
     like: str | Path | None = None,
     overwrite: bool = False,
     watch: Watcher | None = None,
+    analyzer: Analyzer = "auto",
+    ngram_range: tuple[int, int] | Literal["auto"] = "auto",
+    lowercase: bool = True,
 ) -> Config:
     """Convert a text file to a data set that `open_dataset` maps, however large, in bounded memory.
 
@@ -75,6 +79,9 @@ def convert(
             training data. Of "jsonl" other words and labels are left out.
         overwrite: replace a data set that is there.
         watch: told how the conversion goes on.
+        analyzer: of "jsonl", what words are, as in `Analyser`; with `like` those of that folder are counted.
+        ngram_range: likewise.
+        lowercase: likewise.
 
     Returns:
         The sizes of the data set.
@@ -82,7 +89,7 @@ def convert(
     Raises:
         DataError: the file cannot be read or breaks its format, or the folder cannot be written, holds other things, or
             holds a data set already.
-        SettingsError: another format.
+        SettingsError: another format, or an option outside its domain.
     """
     if format not in ("auto", "xc", "svmlight", "jsonl"):
         raise SettingsError(f"format must be 'auto' or one of {FORMATS}, not {format!r}")
@@ -98,7 +105,8 @@ def convert(
     if folder.is_dir() and any(folder.iterdir()) and not is_dataset(folder):
         raise DataError("is a folder with other things; name a new one", path=folder)
     model = None if like is None else _Like.of(Path(like))
-    source = _fingerprint(path, found, model)
+    analyse = Analyser(analyzer, ngram_range, lowercase) if model is None else model.config.analyser
+    source = _fingerprint(path, found, model, analyse)
     progress = None if finished else _read_progress(folder / PROGRESS)
     if progress is not None and progress.source != source:
         watch.restarted(f"{path} or how to read it has changed since the conversion began; starting anew")
@@ -106,7 +114,7 @@ def convert(
     # Of a finished data set this makes an unfinished one, before anything else in it changes.
     for name in (CONFIG,) if progress is not None else (CONFIG, PROGRESS):
         (folder / name).unlink(missing_ok=True)
-    return _convert(path, folder, found, source, progress, model, watch)
+    return _convert(path, folder, found, source, progress, model, watch, analyse)
 
 
 def _convert(
@@ -117,6 +125,7 @@ def _convert(
     progress: _Progress | None,
     like: _Like | None,
     watch: Watcher,
+    analyse: Analyser,
 ) -> Config:
     words = labels = None
     total = path.stat().st_size
@@ -134,14 +143,14 @@ def _convert(
                 labels = read_names(folder, LABELS, progress.learnt["names"])
             else:
                 words, labels = find_words(
-                    path, lambda records: watch.reading("words", records.end.row, records.read, total)
+                    path, lambda records: watch.reading("words", records.end.row, records.read, total), analyse
                 )
                 write_names(folder, VOCABULARY, words)
                 write_names(folder, LABELS, labels)
                 _write_progress(folder, _Progress(source, Position(), Done(), _counts(words, labels)))
         elif like is not None:
             labels = like.labels
-        stream = _stream(path, format, like, words, labels)
+        stream = _stream(path, format, like, words, labels, analyse)
         end = Position()
         if progress is not None and progress.done.n_rows:
             end = progress.end
@@ -154,10 +163,15 @@ def _convert(
             _write_progress(folder, _Progress(source, part.end, writer.flush(), learnt))
             watch.reading("rows", part.end.row, part.read, total)
         sizes = stream.sizes()
-        if _fingerprint(path, format, like) != source:
+        if _fingerprint(path, format, like, analyse) != source:
             raise DataError("has changed while it was converted; convert it again", path=path)
         writer.finish(
-            sizes.n_features, sizes.n_labels, label_names=labels, vocabulary=words, first_feature=sizes.first_feature
+            sizes.n_features,
+            sizes.n_labels,
+            label_names=labels,
+            vocabulary=words,
+            analyse=None if words is None else analyse,
+            first_feature=sizes.first_feature,
         )
     return read_config(folder)
 
@@ -180,12 +194,17 @@ class _Like:
 
 
 def _stream(
-    path: Path, format: TextFormat, like: _Like | None, words: list[str] | None, labels: list[str] | None
+    path: Path,
+    format: TextFormat,
+    like: _Like | None,
+    words: list[str] | None,
+    labels: list[str] | None,
+    analyse: Analyser,
 ) -> RowStream:
     if format == "jsonl":
         if words is None or labels is None:
             raise DataError("texts go like texts, but the folder of --like was made of numbers", path=path)
-        return WordStream(path, words, labels)
+        return WordStream(path, words, labels, analyse)
     if like is None:
         return XCStream(path) if format == "xc" else SvmlightStream(path)
     if like.words is not None:
@@ -200,7 +219,7 @@ def _counts(words: list[str], labels: list[str]) -> dict[str, int]:
     return {"words": len(words), "names": len(labels)}
 
 
-def _fingerprint(path: Path, format: TextFormat, like: _Like | None) -> dict[str, Any]:
+def _fingerprint(path: Path, format: TextFormat, like: _Like | None, analyse: Analyser) -> dict[str, Any]:
     try:
         status = path.stat()
     except OSError as error:
@@ -210,6 +229,7 @@ def _fingerprint(path: Path, format: TextFormat, like: _Like | None) -> dict[str
         "modified_ns": status.st_mtime_ns,
         "format": format,
         "like": None if like is None else [*like.config, like.modified_ns],
+        "words": analyse.to_config() if format == "jsonl" else None,
     }
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer
 
+from extremegp.data.analysis import Analyser
 from extremegp.data.blocks import BEGINNING, Part, Position, RowBlock, RowStream, Sizes
 from extremegp.data.labels import LabelSpace
 from extremegp.data.text import TextRecords, text_records
@@ -23,7 +24,9 @@ MIN_TEXTS = 2
 
 
 def find_words(
-    path: str | Path, watch: Callable[[TextRecords], None] = lambda records: None
+    path: str | Path,
+    watch: Callable[[TextRecords], None] = lambda records: None,
+    analyse: Analyser = Analyser(),  # noqa: B008 (frozen)
 ) -> tuple[list[str], list[str]]:
     """The words of at least two texts and the labels of a file, each in alphabetical order.
 
@@ -33,11 +36,11 @@ def find_words(
     Args:
         path: JSON lines with labels.
         watch: told how far reading is.
+        analyse: what the words of a text are.
 
     Raises:
         DataError: the file breaks the format, has no labels, or no word occurs in two texts.
     """
-    analyse = CountVectorizer().build_analyzer()
     n_texts: Counter[str] = Counter()
     labels: set[str] = set()
     for records in text_records(path):
@@ -78,12 +81,19 @@ class WordStream(RowStream):
         path: the file.
         words: the D words that are counted; others are left out.
         labels: the K label names; others are left out.
+        analyse: what the words of a text are, as they were found.
     """
 
-    def __init__(self, path: str | Path, words: Sequence[str], labels: Sequence[str]) -> None:
+    def __init__(
+        self,
+        path: str | Path,
+        words: Sequence[str],
+        labels: Sequence[str],
+        analyse: Analyser = Analyser(),  # noqa: B008 (frozen)
+    ) -> None:
         self._path = Path(path)
         vocabulary = {word: column for column, word in enumerate(words)}
-        self._vectorizer = CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
+        self._vectorizer = CountVectorizer(analyzer=analyse, vocabulary=vocabulary, dtype=np.float32)
         self._space = LabelSpace(labels)
         self.learnt = {"labelled": None}
 
