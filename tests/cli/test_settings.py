@@ -30,6 +30,10 @@ def test_values_are_read_by_the_type_of_the_parameter() -> None:
         "propensity=0.6,2.6",
         "n_sampled_labels=500",
         "label_sampling=uniform",
+        "ngram_range=1,2",
+        "lowercase=false",
+        "analyzer=char_wb",
+        "max_features=none",
     ]
     assert parse_settings(pairs) == {
         "n_inducing": 7,
@@ -46,6 +50,10 @@ def test_values_are_read_by_the_type_of_the_parameter() -> None:
         "propensity": (0.6, 2.6),
         "n_sampled_labels": 500,
         "label_sampling": "uniform",
+        "ngram_range": (1, 2),
+        "lowercase": False,
+        "analyzer": "char_wb",
+        "max_features": None,
     }
     assert parse_settings(["propensity=auto", "n_sampled_labels=none"]) == {
         "propensity": "auto",
@@ -79,7 +87,7 @@ def test_whole_numbers_stay_integers() -> None:
     [
         ("n_inducing", "key=value"),
         ("kernal=se", "did you mean 'kernel'"),
-        ("xyz=1", "known are features, kernel"),
+        ("xyz=1", "known are analyzer, ngram_range, lowercase, min_df, max_features, features, kernel"),
         ("n_inducing=1.5", "n_inducing must be an integer or auto; it is '1.5'"),
         ("epochs=many", "epochs must be an integer or auto; it is 'many'"),
         ("learn_inducing=1", "learn_inducing must be true or false"),

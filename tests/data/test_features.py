@@ -198,6 +198,9 @@ TEXT = {"kind": "text", "n_features": 5, "min_df": 2, "max_features": None}
         (TEXT | {"min_df": "2"}, {"words": WORDS, "idf": IDF}),
         (TEXT | {"max_features": -1}, {"words": WORDS, "idf": IDF}),
         (TEXT | {"n_features": 6}, {"words": WORDS, "idf": IDF}),
+        (TEXT | {"analyzer": "stem"}, {"words": WORDS, "idf": IDF}),
+        (TEXT | {"ngram_range": [2, 1]}, {"words": WORDS, "idf": IDF}),
+        (TEXT | {"lowercase": 1}, {"words": WORDS, "idf": IDF}),
     ],
 )
 def test_altered_state_is_refused(config: Any, arrays: Any) -> None:

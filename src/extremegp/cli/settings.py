@@ -104,9 +104,12 @@ def _described(hint: Any) -> str:
     return _READERS[hint][1] if hint in _READERS else ""
 
 
-def _pair(text: str) -> tuple[float, float]:
-    first, second = map(float, text.split(","))
-    return first, second
+def _pair(of: type[Any]) -> Callable[[str], tuple[Any, Any]]:
+    def read(text: str) -> tuple[Any, Any]:
+        first, second = map(of, text.split(","))
+        return first, second
+
+    return read
 
 
 _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -115,6 +118,7 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     float: (float, "a number"),
     str: (str, ""),
     type(None): (lambda text: {"none": None}[text.lower()], "none"),
-    tuple[float, float]: (_pair, "two numbers such as 0.55,1.5"),
+    tuple[float, float]: (_pair(float), "two numbers such as 0.55,1.5"),
+    tuple[int, int]: (_pair(int), "two integers such as 1,2"),
 }
 """How values of a type are read, and what they are called."""

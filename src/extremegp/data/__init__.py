@@ -13,7 +13,8 @@ if TYPE_CHECKING:
     from extremegp.data.classes import ClassSpace, encode_classes, one_hot
     from extremegp.data.columns import Columns, read_columns, write_columns
     from extremegp.data.conversion import convert
-    from extremegp.data.features import FeatureKind, Features, make_features, suited_features
+    from extremegp.data.features import make_features, suited_features
+    from extremegp.data.features_base import FeatureKind, Features
     from extremegp.data.formats import recognise_format
     from extremegp.data.images import deskew
     from extremegp.data.label_lists import read_label_lists
@@ -92,7 +93,8 @@ __getattr__, __dir__ = lazily(
         "extremegp.data.classes": ("ClassSpace", "encode_classes", "one_hot"),
         "extremegp.data.columns": ("Columns", "read_columns", "write_columns"),
         "extremegp.data.conversion": ("convert",),
-        "extremegp.data.features": ("FeatureKind", "Features", "make_features", "suited_features"),
+        "extremegp.data.features": ("make_features", "suited_features"),
+        "extremegp.data.features_base": ("FeatureKind", "Features"),
         "extremegp.data.formats": ("recognise_format",),
         "extremegp.data.images": ("deskew",),
         "extremegp.data.label_lists": ("read_label_lists",),

@@ -7,6 +7,7 @@ from dataclasses import astuple, dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol, get_args, runtime_checkable
 
+from extremegp.data.analysis import Analyser, Analyzer
 from extremegp.data.blocks import Position, RowStream
 from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.mapped import CONFIG, IDS, LABELS, PROGRESS, VOCABULARY, Config, is_dataset, read_config, read_names
@@ -63,6 +64,9 @@ def convert(
     like: str | Path | None = None,
     overwrite: bool = False,
     watch: Watcher | None = None,
+    analyzer: Analyzer = "auto",
+    ngram_range: tuple[int, int] | Literal["auto"] = "auto",
+    lowercase: bool = True,
 ) -> Config:
     """Convert a text file to a data set that `open_dataset` maps, however large, in bounded memory.
 
@@ -81,6 +85,9 @@ def convert(
             training data. Of "jsonl" other words and labels are left out.
         overwrite: replace a data set that is there.
         watch: told how the conversion goes on.
+        analyzer: of "jsonl", what words are, as in `Analyser`; with `like` those of that folder are counted.
+        ngram_range: likewise.
+        lowercase: likewise.
 
     Returns:
         The sizes of the data set.
@@ -88,7 +95,7 @@ def convert(
     Raises:
         DataError: the file cannot be read or breaks its format, or the folder cannot be written, holds other things, or
             holds a data set already.
-        SettingsError: another format.
+        SettingsError: another format, or an option outside its domain.
     """
     if format not in ("auto", *get_args(SourceFormat)):
         raise SettingsError(f"format must be 'auto' or one of {FORMATS}, not {format!r}")
@@ -107,7 +114,8 @@ def convert(
         raise DataError("is a folder with other things; name a new one", path=folder)
     model = None if like is None else _Like.of(Path(like))
     file = _File(path, found, columns)
-    source = file.fingerprint(model)
+    analyse = Analyser(analyzer, ngram_range, lowercase) if model is None else model.config.analyser
+    source = file.fingerprint(model, analyse)
     progress = None if finished else _read_progress(folder / PROGRESS)
     if progress is not None and progress.source != source:
         watch.restarted(f"{path} or how to read it has changed since the conversion began; starting anew")
@@ -115,11 +123,17 @@ def convert(
     # Of a finished data set this makes an unfinished one, before anything else in it changes.
     for name in (CONFIG,) if progress is not None else (CONFIG, PROGRESS, IDS):
         (folder / name).unlink(missing_ok=True)
-    return _convert(file, folder, source, progress, model, watch)
+    return _convert(file, folder, source, progress, model, watch, analyse)
 
 
 def _convert(
-    file: _File, folder: Path, source: dict[str, Any], progress: _Progress | None, like: _Like | None, watch: Watcher
+    file: _File,
+    folder: Path,
+    source: dict[str, Any],
+    progress: _Progress | None,
+    like: _Like | None,
+    watch: Watcher,
+    analyse: Analyser,
 ) -> Config:
     words = labels = None
     total = file.texts.n_bytes
@@ -136,12 +150,12 @@ def _convert(
             labels = read_names(folder, LABELS, progress.learnt["names"])
         elif file.has_texts:
             words, labels = find_words(
-                file.texts, lambda records: watch.reading("words", records.end.row, records.read, total)
+                file.texts, lambda records: watch.reading("words", records.end.row, records.read, total), analyse
             )
             write_names(folder, VOCABULARY, words)
             write_names(folder, LABELS, labels)
             _write_progress(folder, _Progress(source, Position(), Done(), _counts(words, labels)))
-        stream = file.stream(like, words, labels)
+        stream = file.stream(like, words, labels, analyse)
         if isinstance(stream, NumberStream):
             labels = stream.names
             write_names(folder, LABELS, labels)
@@ -157,13 +171,18 @@ def _convert(
             _write_progress(folder, _Progress(source, part.end, writer.flush(), learnt))
             watch.reading("rows", part.end.row, part.read, total)
         sizes = stream.sizes()
-        if file.fingerprint(like) != source:
+        if file.fingerprint(like, analyse) != source:
             raise DataError("has changed while it was converted; convert it again", path=file.path)
         ids = file.ids()
         if ids is not None:
             write_names(folder, IDS, ids)
         writer.finish(
-            sizes.n_features, sizes.n_labels, label_names=labels, vocabulary=words, first_feature=sizes.first_feature
+            sizes.n_features,
+            sizes.n_labels,
+            label_names=labels,
+            vocabulary=words,
+            analyse=None if words is None else analyse,
+            first_feature=sizes.first_feature,
         )
     return read_config(folder)
 
@@ -185,12 +204,14 @@ class _File(NamedTuple):
         """The file as one of texts."""
         return TextFile(self.path, self.format, self.columns)  # type: ignore[arg-type]
 
-    def stream(self, like: _Like | None, words: list[str] | None, labels: list[str] | None) -> RowStream:
+    def stream(
+        self, like: _Like | None, words: list[str] | None, labels: list[str] | None, analyse: Analyser
+    ) -> RowStream:
         """The rows, once words and labels are known."""
         if self.has_texts:
             if words is None or labels is None:
                 raise DataError("texts go like texts, but the folder of --like was made of numbers", path=self.path)
-            return WordStream(self.texts, words, labels)
+            return WordStream(self.texts, words, labels, analyse)
         if like is not None and like.words is not None:
             raise DataError("numbers go like numbers, but the folder of --like was made of texts", path=self.path)
         if self.columns is not None:
@@ -211,7 +232,7 @@ class _File(NamedTuple):
         blocks = record_blocks(self.path, self.columns.without_labels())
         return [" ".join(name.split("\n")) for block in blocks for name in block.ids or ()]
 
-    def fingerprint(self, like: _Like | None) -> dict[str, Any]:
+    def fingerprint(self, like: _Like | None, analyse: Analyser) -> dict[str, Any]:
         """What an interrupted conversion is recognised by."""
         try:
             status = self.path.stat()
@@ -223,6 +244,7 @@ class _File(NamedTuple):
             "modified_ns": status.st_mtime_ns,
             "format": self.format,
             "like": None if like is None else [*like.config, like.modified_ns],
+            "words": analyse.to_config() if self.has_texts else None,
         }
 
 

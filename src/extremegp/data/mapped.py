@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from extremegp.data.analysis import Analyser
 from extremegp.data.blocks import MAX_COLUMNS, Dataset
 from extremegp.engine.matrices import FloatCSR, csr_of, first_fault
-from extremegp.errors import DataError
+from extremegp.errors import DataError, SettingsError
 
 FORMAT_VERSION = 1
 CONFIG, PROGRESS, LABELS, VOCABULARY = "dataset.json", "progress.json", "labels.txt", "vocabulary.txt"
@@ -42,7 +43,7 @@ ARRAYS: dict[str, str] = {
 
 class Config(NamedTuple):
     """What ``dataset.json`` says: N, D, K, stored entries of X and of Y, the number that the source gives to its first
-    feature, and which lists of names there are."""
+    feature, which lists of names there are, and how the words of the vocabulary are found in texts."""
 
     n_rows: int
     n_features: int
@@ -52,6 +53,12 @@ class Config(NamedTuple):
     first_feature: int = 0
     label_names: bool = False
     vocabulary: bool = False
+    words: dict[str, Any] | None = None
+
+    @property
+    def analyser(self) -> Analyser:
+        """How the words of the vocabulary are found in texts; of data sets that do not say, as earlier versions did."""
+        return Analyser.from_config(self.words or {})
 
 
 def is_dataset(path: str | Path) -> bool:
@@ -113,22 +120,30 @@ def read_config(folder: Path) -> Config:
     plain_size(path)
     try:
         content = json.loads(path.read_bytes()[: 1 << 16])
-        values = [content[name] for name in Config._fields]
-        version = content["format_version"]
+        values = [content[name] for name in Config._fields[:-1]]
+        version, words = content["format_version"], content.get("words")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"is not what describes a data set ({error!r}); convert it again", path=path) from error
     if version != FORMAT_VERSION:
         raise DataError(f"has format version {version!r}, not {FORMAT_VERSION}; convert the data again", path=path)
-    config = Config(*values)
+    config = Config(*values, words)
     if (
         not all(type(size) is int and 0 <= size < 2**62 for size in config[:6])
-        or not all(type(flag) is bool for flag in config[6:])
+        or not all(type(flag) is bool for flag in config[6:8])
+        or not _is_analysis(config)
         or config.first_feature > 1
         or min(config[:3]) < 1
         or max(config.n_features, config.n_labels) > MAX_COLUMNS
     ):
         raise DataError("has sizes that no data set has; convert the data again", path=path)
     return config
+
+
+def _is_analysis(config: Config) -> bool:
+    try:
+        return (config.words is None or isinstance(config.words, dict)) and config.analyser is not None
+    except (SettingsError, TypeError):
+        return False
 
 
 def read_names(folder: Path, name: str, count: int, *, unique: bool = True) -> list[str]:

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer
 
+from extremegp.data.analysis import Analyser
 from extremegp.data.blocks import BEGINNING, Part, Position, RowBlock, RowStream, Sizes
 from extremegp.data.labels import LabelSpace
 from extremegp.data.record_streams import TextFile
@@ -23,7 +24,9 @@ MIN_TEXTS = 2
 
 
 def find_words(
-    file: TextFile, watch: Callable[[TextRecords], None] = lambda records: None
+    file: TextFile,
+    watch: Callable[[TextRecords], None] = lambda records: None,
+    analyse: Analyser = Analyser(),  # noqa: B008 (frozen)
 ) -> tuple[list[str], list[str]]:
     """The words of at least two texts and the labels of a file, each in alphabetical order.
 
@@ -33,11 +36,11 @@ def find_words(
     Args:
         file: texts with labels.
         watch: told how far reading is.
+        analyse: what the words of a text are.
 
     Raises:
         DataError: the file breaks the format, has no labels, or no word occurs in two texts.
     """
-    analyse = CountVectorizer().build_analyzer()
     n_texts: Counter[str] = Counter()
     labels: set[str] = set()
     path = file.path
@@ -79,12 +82,19 @@ class WordStream(RowStream):
         file: the texts.
         words: the D words that are counted; others are left out.
         labels: the K label names; others are left out.
+        analyse: what the words of a text are, as they were found.
     """
 
-    def __init__(self, file: TextFile, words: Sequence[str], labels: Sequence[str]) -> None:
+    def __init__(
+        self,
+        file: TextFile,
+        words: Sequence[str],
+        labels: Sequence[str],
+        analyse: Analyser = Analyser(),  # noqa: B008 (frozen)
+    ) -> None:
         self._file = file
         vocabulary = {word: column for column, word in enumerate(words)}
-        self._vectorizer = CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
+        self._vectorizer = CountVectorizer(analyzer=analyse, vocabulary=vocabulary, dtype=np.float32)
         self._space = LabelSpace(labels)
         self.learnt = {"labelled": None}
 

@@ -179,6 +179,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             SettingsError: one is outside its domain.
         """
         memory_limit(self.max_memory)
+        self.new_features("text")
         self._training(n_rows=100, n_labels=100, seed=0)
 
     def _training(self, n_rows: int, n_labels: int, seed: int, most_weights: int = _MOST_WEIGHTS) -> TreeTraining:

@@ -12,14 +12,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import ClassSpace, FloatMatrix, encode_classes, make_features, one_hot, suited_features
+from extremegp.data import ClassSpace, FloatMatrix, encode_classes, one_hot, suited_features
 from extremegp.data.frames import column_names
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
 from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.classes import ClassEstimator, Uncertainty
 from extremegp.estimators.fitting import Examples, check_lengths, split
-from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
+from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import stack
 from extremegp.settings.domains import number
@@ -27,7 +27,9 @@ from extremegp.settings.resolve import class_params
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, ClassifierMixin, RowEstimator, ClassEstimator):
+class MultiClassGPClassifier(
+    RowTrainingParameters, SparseGPParameters, TextParameters, ClassifierMixin, RowEstimator, ClassEstimator
+):
     """Classification into one of K classes by sparse variational Gaussian processes (T chapter 3; X).
 
     Every class has a utility, a Gaussian process or a mixture of some that the classes share, and the utilities have a
@@ -114,7 +116,7 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         if y is None:
             raise DataError("MultiClassGPClassifier requires y to be passed, but the target y is None")
         kind = suited_features(X) if self.features == "auto" else self.features
-        features = make_features(kind).fit(X)
+        features = self.new_features(kind).fit(X)
         x: FloatMatrix = features.transform(X)
         codes, classes = encode_classes(y)
         space = ClassSpace(classes)
@@ -146,6 +148,7 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         return self
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
+        self.new_features("text")
         kind = params["features"]
         if kind == "auto":
             kind = "unit" if data is None or scipy.sparse.issparse(data.x) else "standard"

@@ -138,6 +138,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         return self
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
+        self.new_features("text")
         likelihood = params["likelihood"]
         if not isinstance(likelihood, Likelihood):
             choice("likelihood", likelihood, ("bernoulli",))

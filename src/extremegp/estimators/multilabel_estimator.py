@@ -13,11 +13,12 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, frames, make_features
+from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, frames
 from extremegp.data.labels import check_label_names, refuse_nested_indicator
 from extremegp.errors import DataError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.fitting import check_lengths, named_columns
+from extremegp.estimators.parameters import TextParameters
 from extremegp.label_tree import LabelTreePredictor
 from extremegp.metrics import TopK
 from extremegp.metrics.ranking import judge
@@ -44,7 +45,7 @@ class TrainingRows(NamedTuple):
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class MultiLabelEstimator(ClassifierMixin, GPEstimator):
+class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
     """A classifier of rows with any number of labels.
 
     Args:
@@ -155,7 +156,7 @@ class MultiLabelEstimator(ClassifierMixin, GPEstimator):
         Raises:
             DataError: X, Y or the names cannot be used, or do not fit each other.
         """
-        features = make_features(self.features).fit(X)
+        features = self.new_features(self.features).fit(X)
         x: FloatMatrix = features.transform(X)
         y, names = encode_targets(Y, counts=self._has_counts)
         check_lengths(x, y)
