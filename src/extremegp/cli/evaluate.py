@@ -49,6 +49,7 @@ import typer
 from extremegp.cli import options
 from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
+from extremegp.cli.task_options import refuse_foreign
 from extremegp.cli.tasks import EvaluateRequest, load_model
 from extremegp.errors import SettingsError
 
@@ -95,7 +96,7 @@ def evaluate(
     source = Source.of(data, context.params)
     classifier, task = load_model(model, quiet=quiet)
     parameters = _propensity_parameters(propensity or "default")
-    options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
+    refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = EvaluateRequest(
         model, source, ranks, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding
     )

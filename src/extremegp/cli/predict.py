@@ -56,6 +56,7 @@ from extremegp.cli import options
 from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
 from extremegp.cli.pipes import STANDARD
+from extremegp.cli.task_options import refuse_foreign
 from extremegp.cli.tasks import PredictRequest, load_model
 from extremegp.errors import SettingsError
 
@@ -98,7 +99,7 @@ def predict(
     check_input(data)
     source = Source.of(data, context.params)
     classifier, task = load_model(model, quiet=quiet)
-    options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
+    refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = PredictRequest(
         model=model,
         source=source,

@@ -50,6 +50,7 @@ from extremegp.cli.console import Report, check_input, load_libraries, percent
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import TaskName
 from extremegp.cli.settings import duration, one_of
+from extremegp.cli.task_options import refuse_foreign
 from extremegp.cli.tasks import TASKS, Task, Training, TrainRequest
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
@@ -100,7 +101,7 @@ def train(
     report = Report(json if _leads() else None, quiet)
     source = Source.of(data, context.params)
     chosen, because = _task(source, task, preset, template)
-    options.refuse_foreign(context, chosen, because)
+    refuse_foreign(context, chosen, because)
     checkpoint = Path(f"{out}.checkpoint")
     given = {
         "time_budget": None if time_budget is None else duration(time_budget),
