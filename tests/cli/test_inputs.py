@@ -260,7 +260,7 @@ def test_what_cannot_be_trained_on_is_named(
         ("test.csv --label-column species --by utility", "--by is for many labels per row, but"),
         ("test.csv --label-column species --by probability", "--by is for many labels per row, but"),
         ("test.csv --label-column species --propensity amazon", "--propensity is for many labels per row, but"),
-        ("test.csv --label-column species --threshold 0.5", "--threshold is for many labels per row, but"),
+        ("test.csv --label-column species --threshold 1", "--threshold is for many labels per row, but"),
         ("test.csv --label-column species --ks 0", "--ks must be positive integers"),
         ("test.csv --label-column species --per-class o.txt", "--per-class must end in .csv or .tsv"),
         ("test.csv --label-column species --per-class no-folder/o.csv", "no-folder/o.csv: cannot be written"),
