@@ -258,7 +258,7 @@ def empty_figure(width: float, height: float) -> Iterator[Figure]:
         yield Figure(figsize=(width, height), layout="constrained")
 
 
-def describe(axis: Axes, named: dict[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
+def describe(axis: Axes, named: Mapping[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
     """Title of one curve, with its measure, or legend of several."""
     if "" in named:
         title = ", ".join(filter(None, (title, measure(named[""]))))
