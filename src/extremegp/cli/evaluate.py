@@ -5,14 +5,25 @@ nDCG@k, recall R@k, macro_R@k (averaged over labels), propensity-scored PSP@k
 and PSnDCG@k (Jain et al. 2016), and the parts of tail labels (under 10
 training rows). Probability metrics: log_loss (nats per row, summed over
 labels), brier (per row, summed over labels), and calibration errors over all
-labels (ece) and over each row's 10 best (ece_top). With more than 20,000
-labels probabilities are judged on each row's 20 best alone: log_loss_top20
-(nats per row and label) and ece_top20.
+labels (ece), over each row's 10 best (ece_top) and its k best (ECE@k).
+With more than 20,000 labels probabilities are judged on each row's 20 best
+alone: log_loss_top20 (nats per row and label) and ece_top20.
+
+Of the labels of probability --threshold or more: precision, recall, f1 and
+jaccard over all pairs of row and label (micro), averaged over the labels that
+occur (macro) and over rows (example), as scikit-learn defines them;
+subset_accuracy (rows with all labels right) and hamming_loss. Over all
+thresholds: average precision; best_threshold, with the highest micro F1 on
+these very rows, best_micro_f1 at it, and best_macro_f1 with the best of each
+label: none is applied, and on other rows they do less well. With more than
+20,000 labels these are of each row's 100 best; what is missing has no
+probability above exact_above.
 
 Of one class per row: accuracy, error, top3_accuracy and so on (--ks), nlpd
 (nats per row), brier, ece of the predicted class, and over the classes that
 occur their balanced_accuracy (mean recall), macro_f1 and coverage (the share
 with a row predicted right). A class never seen in training counts as wrong.
+Of classes and of sequences also what is most often taken for what.
 
 Of sequences, whose labels are the last column: token_error and
 sequence_error (the share with any wrong label), for tags such as B-NP the
@@ -29,15 +40,24 @@ fractions from 0 to 1.
 \b
 JSON:
   {"metrics": {"P@1": 0.66, "log_loss": 9.1, "seconds": 2.5, ...},
-   "n_rows": 2515, "n_labels": 159, "n_unknown_label_entries": 0}
+   "n_rows": 2515, "n_labels": 159, "n_unknown_label_entries": 0,
+   "threshold": 0.5, "exact_above": 0.0,
+   "labels": {"python": {"support": 80, "f1": 0.7, "best_threshold": 0.4,
+     "average_precision": 0.8, "ece": 0.01, ...}, ...}}
+   (labels: up to 20,000; --per-class has them all)
   {"metrics": {"accuracy": 0.97, "nlpd": 0.1, "seconds": 2.5, ...},
-   "n_rows": 10000, "n_classes": 10, "n_unknown_rows": 0}
+   "n_rows": 10000, "n_classes": 10, "n_unknown_rows": 0,
+   "classes": {"cat": {"support": 1000, "f1": 0.9, ...}, ...},
+   "confusion": [{"true": "cat", "predicted": "dog", "count": 12}, ...]}
   {"metrics": {"token_error": 0.02, "nll_struct": 700.1, ...},
-   "n_sequences": 2012, "n_tokens": 47377, "n_unknown_tokens": 0, ...}
+   "n_sequences": 2012, "n_tokens": 47377, "n_unknown_tokens": 0,
+   "spans": {"NP": {"support": 12422, "f1": 0.94, ...}, ...},
+   "labels": {"B-NP": {...}, ...}, "confusion": [...], ...}
 
 \b
 Examples:
   extremegp evaluate model test.txt --json metrics.json
+  extremegp evaluate model test.txt --per-class labels.csv --plot labels.png
   extremegp evaluate model test.npy --labels test-classes.npy --plot ece.png
   extremegp evaluate tagger test.txt --decoding viterbi
 """

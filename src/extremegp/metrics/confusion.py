@@ -90,4 +90,5 @@ class Confusion:
 
 def ratio(part: NDArray[Any], whole: NDArray[Any]) -> NDArray[np.float64]:
     """`part` / `whole`, 0 where there is nothing to divide by."""
-    return np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0)
+    found: NDArray[np.float64] = np.divide(part, whole, out=np.zeros(np.shape(whole)), where=np.asarray(whole) > 0)
+    return found

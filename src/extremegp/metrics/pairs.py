@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from extremegp.metrics.confusion import ratio
+
 _LOW = np.uint64(0xFFFFFFFF)
 _SHIFT = np.uint64(32)
 
@@ -46,7 +48,7 @@ class Steps(NamedTuple):
         found = np.bincount(self.label, weights=self.new, minlength=len(support))
         total = np.bincount(self.label, weights=self.new * self.true / self.taken, minlength=len(support))
         total = total + (support - found) * support / n_rows
-        return np.divide(total, support, out=np.zeros(len(support)), where=support > 0)
+        return ratio(total, support)
 
     def best(self, support: NDArray[Any]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """The step with the highest F1 of every label that has steps, the first of equal ones.

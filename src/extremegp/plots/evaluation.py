@@ -107,7 +107,7 @@ def label_report(
     """
     diagrams = _diagrams_by_name(reliability)
     with empty_figure(2 * _WIDTH, _HEIGHT) as figure:
-        left, right = figure.subfigures(1, 2)
+        [left, right] = figure.subfigures(1, 2, squeeze=False)[0]
         _draw_reliability(left.subplots(2, 1, height_ratios=(3, 1), sharex=True), diagrams, None)
         _draw_precision_recall(right.subplots(), by_name(curve), None)
         figure.suptitle(title or "")
@@ -136,7 +136,7 @@ def class_report(
     table, names = _confusion_table(matrix, class_names, largest)
     side = _confusion_side(names)
     with empty_figure(_WIDTH + side, max(_HEIGHT, side)) as figure:
-        left, right = figure.subfigures(1, 2, width_ratios=(_WIDTH, side))
+        [left, right] = figure.subfigures(1, 2, squeeze=False, width_ratios=(_WIDTH, side))[0]
         _draw_reliability(left.subplots(2, 1, height_ratios=(3, 1), sharex=True), diagrams, None)
         _draw_confusion(right.subplots(), table, names)
         figure.suptitle(title or "")

@@ -269,7 +269,7 @@ def _png(figure: Figure) -> bytes:
     return written.getvalue()
 
 
-def describe(axis: Axes, named: dict[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
+def describe(axis: Axes, named: Mapping[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
     """Title of one curve, with its measure, or legend of several."""
     if "" in named:
         title = ", ".join(filter(None, (title, measure(named[""]))))
