@@ -17,7 +17,7 @@ ROOT = Path(__file__).parents[1]
 PROJECT: dict[str, Any] = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 CI = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
-RUN_TIME_EXTRAS = ("ann", "plot", "sequences", "tables", "zst")
+RUN_TIME_EXTRAS = ("ann", "plot", "sequences", "skos", "tables", "zst")
 
 
 def links(text: str) -> list[str]:
