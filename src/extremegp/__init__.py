@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from extremegp import threads  # what uses threads must know of forks
 from extremegp.__about__ import __version__
 
 if TYPE_CHECKING:
@@ -32,6 +33,7 @@ __all__ = [
     "__version__",
     "datasets",
     "load",
+    "threads",
 ]
 
 # Public names and their homes, imported at first use: the command line answers `--help` without loading PyTorch.

@@ -6,6 +6,7 @@ Commands import what computes only when they run, so that `--help` answers at on
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -19,6 +20,8 @@ from extremegp.cli.info import info
 from extremegp.cli.predict import predict
 from extremegp.cli.presets import presets
 from extremegp.cli.train import train
+from extremegp.errors import SettingsError
+from extremegp.threads import let_waiting_threads_sleep
 
 __all__ = ["app", "main"]
 
@@ -67,4 +70,7 @@ def _root(
 
 def main() -> None:
     """Run the command line on `sys.argv`."""
+    # Where a program calls this, numpy and torch may be loaded: threads are then as that program wants them.
+    with suppress(SettingsError):
+        let_waiting_threads_sleep()
     app(prog_name="extremegp")

@@ -23,6 +23,7 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.fitting import DTYPES, Examples, check_dense, fit_model, instance_noise
+from extremegp.estimators.kept import Kept
 from extremegp.estimators.parameters import complete_docstring
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
@@ -42,6 +43,7 @@ class GPEstimator(BaseEstimator):
     """A scikit-learn estimator with `save` and `extremegp.load`."""
 
     _target_kinds: ClassVar[tuple[str, ...]]
+    _kept: Kept
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -62,6 +64,7 @@ class GPEstimator(BaseEstimator):
         feature_names: list[str] | None = None,
     ) -> None:
         """Become fitted."""
+        self._kept = Kept()
         self.model_ = model
         self.settings_ = settings
         self.features_ = features
@@ -81,6 +84,10 @@ class GPEstimator(BaseEstimator):
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Estimators of earlier versions were pickled without it.
+        super().__setstate__({"_kept": Kept()} | state)
 
     def _transform(self, X: Any) -> FloatMatrix:
         """The features of new inputs, which must have the columns of training if both have names.
@@ -249,6 +256,8 @@ class VariationalEstimator(GPEstimator):
         **known: Any,
     ) -> None:
         """Become fitted; `known` is what `_adopt` takes besides."""
+        # What was kept of another model takes memory.
+        self._kept = Kept()
         fitted = fit_model(
             self.get_params(deep=False),
             data,
@@ -262,6 +271,12 @@ class VariationalEstimator(GPEstimator):
         self.lowered_ = fitted.lowered
         noise = instance_noise(fitted.model, data, fitted.mean_logits, np.random.default_rng(seed))
         self._adopt(fitted.model, settings=fitted.settings, history=fitted.history, instance_noise=noise, **known)
+
+    def predictor(self) -> Predictor:
+        """What predicts, a block of rows or sequences at a time; the same one until `model_` changes."""
+        check_is_fitted(self, "model_")
+        model, noise = self.model_, self.instance_noise_
+        return self._kept.get("predictor", lambda: Predictor(model, noise), model, noise)
 
     @classmethod
     def _settings_from(cls, values: Any, parts: Sequence[type[Part]]) -> ModelSettings:
@@ -280,11 +295,6 @@ class RowEstimator(VariationalEstimator):
         x = super()._transform(X)
         check_dense(self.settings_, x)
         return x
-
-    def predictor(self) -> Predictor:
-        """What predicts, a block of rows at a time."""
-        check_is_fitted(self, "model_")
-        return Predictor(self.model_, self.instance_noise_)
 
     def predict_latent(self, X: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Posterior means and variances of the P latent functions, two arrays of N x P."""
