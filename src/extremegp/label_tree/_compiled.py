@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from types import FunctionType
-from typing import Any, no_type_check
+from typing import Any, cast, no_type_check
 
 import torch
 
@@ -26,7 +26,7 @@ class _Lazy:
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(cast(Any, self), function)
         self._function = function
 
     @cached_property
