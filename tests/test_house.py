@@ -17,6 +17,7 @@ SOURCE = Path(__file__).parents[1] / "src" / "extremegp"
 ROOMS = (
     "errors",
     "progress",
+    "threads",
     "engine",
     "storage",
     "data",

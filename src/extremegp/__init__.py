@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from extremegp import threads  # what uses threads must know of forks
 from extremegp.__about__ import __version__
 from extremegp._lazy import lazily
 
@@ -25,6 +26,7 @@ __all__ = [
     "__version__",
     "datasets",
     "load",
+    "threads",
 ]
 
 # The command line answers `--help` without loading PyTorch.

@@ -719,7 +719,6 @@ def test_approximate_search_finds_the_share_asked_for_and_builds_its_index_once_
     assert len(built) == 1
     assert classifier.label_index().setting.recall == 1.0
     for copy in (pickle.loads(pickle.dumps(classifier)), clone(classifier).fit(x, y)):
-        assert "_index" not in vars(copy) or copy._index is None
         np.testing.assert_array_equal(copy.predict_topk(x, 2, approximate=0.9).labels, exact_labels(classifier, x))
     assert len(built) == 3
     x, y = small_data(seed=5)

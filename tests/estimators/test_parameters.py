@@ -16,7 +16,7 @@ from extremegp.estimators import (
 from extremegp.estimators.parameters import parameter_entries
 
 ESTIMATORS = (LabelTreeGPClassifier, MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier)
-OTHERS_ATTRIBUTES = ("model_", "settings_", "features_", "label_space_", "_index")
+OTHERS_ATTRIBUTES = ("model_", "settings_", "features_", "label_space_", "_kept")
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import typer
@@ -20,6 +21,8 @@ from extremegp.cli.info import info
 from extremegp.cli.predict import predict
 from extremegp.cli.presets import presets
 from extremegp.cli.train import train
+from extremegp.errors import SettingsError
+from extremegp.threads import let_waiting_threads_sleep
 
 __all__ = ["app", "main"]
 
@@ -72,4 +75,7 @@ def main() -> None:
         # A character that the terminal lacks becomes a question mark, not an error.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")
+    # Where a program calls this, numpy and torch may be loaded: threads are then as that program wants them.
+    with suppress(SettingsError):
+        let_waiting_threads_sleep()
     app(prog_name="extremegp")

@@ -25,6 +25,7 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.fitting import DTYPES, Examples, check_dense, fit_model, instance_noise
+from extremegp.estimators.kept import Kept
 from extremegp.estimators.parameters import complete_docstring
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
@@ -45,6 +46,7 @@ class GPEstimator(BaseEstimator):
 
     _target_kinds: ClassVar[tuple[str, ...]]
     label_titles_: list[str] | None
+    _kept: Kept
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -65,6 +67,7 @@ class GPEstimator(BaseEstimator):
         feature_names: list[str] | None = None,
     ) -> None:
         """Become fitted."""
+        self._kept = Kept()
         self.model_ = model
         self.settings_ = settings
         self.features_ = features
@@ -85,6 +88,10 @@ class GPEstimator(BaseEstimator):
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Estimators of earlier versions were pickled without it.
+        super().__setstate__({"_kept": Kept()} | state)
 
     def _transform(self, X: Any) -> FloatMatrix:
         """The features of new inputs, which must have the columns of training if both have names.
@@ -269,6 +276,8 @@ class VariationalEstimator(GPEstimator):
             params["features"] = known["features"].kind
         if not getattr(params["kernel"], "needs_dense", False):
             data, held_out = data.in_suited_form(), held_out and held_out.in_suited_form()
+        # What was kept of another model takes memory.
+        self._kept = Kept()
         fitted = fit_model(
             params,
             data,
@@ -282,6 +291,12 @@ class VariationalEstimator(GPEstimator):
         self.lowered_ = fitted.lowered
         noise = instance_noise(fitted.model, data, fitted.mean_logits, np.random.default_rng(seed))
         self._adopt(fitted.model, settings=fitted.settings, history=fitted.history, instance_noise=noise, **known)
+
+    def predictor(self) -> Predictor:
+        """What predicts, a block of rows or sequences at a time; the same one until `model_` changes."""
+        check_is_fitted(self, "model_")
+        model, noise = self.model_, self.instance_noise_
+        return self._kept.get("predictor", lambda: Predictor(model, noise), model, noise)
 
     @classmethod
     def _settings_from(cls, values: Any, parts: Sequence[type[Part]]) -> ModelSettings:
@@ -300,11 +315,6 @@ class RowEstimator(VariationalEstimator):
         x = super()._transform(X)
         check_dense(self.settings_, x)
         return x
-
-    def predictor(self) -> Predictor:
-        """What predicts, a block of rows at a time."""
-        check_is_fitted(self, "model_")
-        return Predictor(self.model_, self.instance_noise_)
 
     def predict_latent(self, X: Any) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         """Posterior means and variances of the P latent functions, two arrays of N x P."""

@@ -31,6 +31,7 @@ from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
+from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
 from extremegp.training.shards import check_shareable
 
@@ -96,6 +97,7 @@ class FittedModel(NamedTuple):
     lowered: dict[str, tuple[Any, Any]]
 
 
+@within_quota()
 def fit_model(
     params: dict[str, Any],
     data: Examples,

@@ -207,9 +207,10 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         )
 
     def predictor(self) -> LabelTreePredictor:
-        """What predicts, a block of rows at a time."""
+        """What predicts, a block of rows at a time; the same one until the Gaussian process of `model_` changes."""
         check_is_fitted(self, "model_")
-        return LabelTreePredictor(self.model_)
+        model = self.model_
+        return self._kept.get("predictor", lambda: LabelTreePredictor(model), model.combiner, model)
 
     def _likely(self, x: FloatMatrix) -> Iterator[scipy.sparse.csr_matrix]:
         for rows, evidence, _, probabilities in self.predictor().candidates(x):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Literal, Self
 
 import numpy as np
@@ -78,7 +78,6 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
     propensity: Literal["auto"] | tuple[float, float] | NDArray[Any] | None = None
     n_sampled_labels: int | Literal["auto"] | None = "auto"
     label_sampling: Literal["frequency", "uniform", "hard"] = "frequency"
-    _index: LabelIndex | None = field(init=False, default=None)
 
     def fit(
         self,
@@ -108,7 +107,6 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
         """
-        self._index = None
         if Y is None:
             raise DataError("MultiLabelGPClassifier requires y to be passed, but the target y is None")
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
@@ -195,24 +193,18 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         if given is not None:
             raise SettingsError("approximate search cannot take given labels into account: leave out one of them")
         x, index = self._transform(X), self.label_index()
-        index.tune(x, k, approximate, by)
-        return self._gathered(index.top(x, k, by), output)
+        setting = index.tune(x, k, approximate, by)
+        return self._gathered(index.top(x, k, by, setting=setting), output)
 
     def label_index(self) -> LabelIndex:
-        """The index of the labels that approximate search uses; built at the first call, and again after `fit`.
+        """The index of the labels that approximate search uses; built at the first call, and again if `model_` changes.
 
         Raises:
             SettingsError: the model has a mean function, or faiss is not installed.
         """
         check_is_fitted(self, "model_")
-        if self._index is None or self._index.predictor.model is not self.model_:
-            self._index = LabelIndex(Predictor(self.model_))
-        return self._index
-
-    def __getstate__(self) -> dict[str, Any]:
-        """All but the index of the labels, which is built again where it is needed."""
-        state: dict[str, Any] = super().__getstate__()
-        return {name: value for name, value in state.items() if name != "_index"}
+        predictor = self.predictor()
+        return self._kept.get("index", lambda: LabelIndex(predictor), self.model_, predictor)
 
     def predict_proba(
         self, X: Any, *, given: Any = None, given_variance: GivenVariance = "laplace"
@@ -253,7 +245,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         x = self._transform(X)
         if known is not None and known.shape[0] != x.shape[0]:
             raise DataError(f"X has {x.shape[0]} rows and given has {known.shape[0]}: one is needed for each row")
-        return Predictor(self.model_, self.instance_noise_, given_variance=given_variance), x, known
+        return self.predictor().using(given_variance=given_variance), x, known
 
     def _split(
         self,

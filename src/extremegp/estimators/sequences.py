@@ -315,7 +315,7 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
             SettingsError: `n_draws` is outside its domain, as in an altered model.
         """
         n_draws = number("n_draws", self.n_draws, low=1, high=_MOST_DRAWS, integer=True)
-        return Predictor(self.model_, n_draws=n_draws)
+        return super().predictor().using(n_draws=n_draws)
 
     def _with_known_labels(self, codes: NDArray[np.int64], space: ClassSpace) -> tuple[NDArray[np.int64], ClassSpace]:
         """Codes of the labels of y in the space of these and of `labels`, and that space."""

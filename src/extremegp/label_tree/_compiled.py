@@ -11,38 +11,42 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from types import FunctionType
-from typing import Any, no_type_check
+from typing import Any, cast, no_type_check
 
 import torch
 
 _pool: ThreadPoolExecutor | None = None
 
 
-class Compiled:
-    """A function in machine code that runs without Python's lock; it is made at the first call, which loads numba.
+class _Lazy:
+    """A function whose machine code is made at the first call, which loads numba, and runs without Python's lock.
 
     What it calls in its turn are functions of numba and others of this kind. Machine code is kept on disk between
     processes where a folder can be written for it, and made in every process elsewhere.
     """
 
     def __init__(self, function: Callable[..., Any]) -> None:
-        functools.update_wrapper(self, function)
+        functools.update_wrapper(cast(Any, self), function)
         self._function = function
-
-    def __call__(self, *arguments: Any) -> Any:
-        return self.machine_code(*arguments)
 
     @cached_property
     def machine_code(self) -> Callable[..., Any]:
         """The function as numba has it."""
         source = self._function
         named = {name: source.__globals__.get(name) for name in source.__code__.co_names}
-        called = {name: value.machine_code for name, value in named.items() if isinstance(value, Compiled)}
+        called = {name: value.machine_code for name, value in named.items() if isinstance(value, _Lazy)}
         function = FunctionType(source.__code__, {**source.__globals__, **called}, source.__name__)
         return _to_machine_code(functools.update_wrapper(function, source))
 
 
-class InLanes(Compiled):
+class Compiled(_Lazy):
+    """A compiled function."""
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.machine_code(*arguments)
+
+
+class InLanes(_Lazy):
     """A compiled function work(lane, n_lanes, ...) of every n-th part of some work, run for all lanes at once."""
 
     def __call__(self, n_parts: int, *arguments: Any, lanes: int | None = None) -> None:
@@ -70,7 +74,7 @@ compiled, in_lanes = Compiled, InLanes
 def _to_machine_code(function: Callable[..., Any]) -> Callable[..., Any]:
     import numba
 
-    options = {"nogil": True, "error_model": "numpy"}
+    options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:
         code: Callable[..., Any] = numba.njit(cache=True, **options)(function)
     except RuntimeError:

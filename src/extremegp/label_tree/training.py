@@ -22,6 +22,7 @@ from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batche
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes, combiner_settings
 from extremegp.label_tree.nodes import fit_nodes
 from extremegp.storage.tensors import copy_state
+from extremegp.threads import within_quota
 from extremegp.training.distributed import World
 from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.progress import Reporter
@@ -63,6 +64,7 @@ class TreeTraining:
     time_budget: float | None = None
 
 
+@within_quota()
 def grow(
     x: scipy.sparse.csr_matrix,
     y: scipy.sparse.csr_matrix,

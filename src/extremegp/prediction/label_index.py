@@ -141,7 +141,15 @@ class LabelIndex:
     def _most_careful(self) -> IndexSetting:
         return IndexSetting(self.n_lists, _CANDIDATES[-1])
 
-    def top(self, x: Matrix, k: int, by: RankedBy = "probability", given: None = None) -> Iterator[Ranked]:
+    def top(
+        self,
+        x: Matrix,
+        k: int,
+        by: RankedBy = "probability",
+        given: None = None,
+        *,
+        setting: IndexSetting | None = None,
+    ) -> Iterator[Ranked]:
         """The k best labels of the candidates of every row, as `Predictor.top` gives those of all labels.
 
         Args:
@@ -149,9 +157,11 @@ class LabelIndex:
             k: how many labels.
             by: rank by p(y = 1) or by the mean utility.
             given: None: where labels are known already, search is exact.
+            setting: how carefully to search; `self.setting` by default, which other threads may change.
         """
         assert given is None
-        n_probe, n_candidates = self.setting.n_probe, max(self.setting.candidates, k)
+        setting = self.setting if setting is None else setting
+        n_probe, n_candidates = setting.n_probe, max(setting.candidates, k)
         for rows, utilities in self._predictor.utilities(x, width=len(self._head)):
             # In the order of their numbers, which decides between equal scores.
             found = self._candidates(utilities.latents, n_probe, n_candidates)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from copy import copy
 from typing import Any, Literal, cast
 
 import numpy as np
@@ -72,6 +73,13 @@ class Predictor:
         self._noise = InstanceNoise.none(bias, model.latents.n_functions) if noise is None else noise
         self._given_variance: GivenVariance = given_variance
         self._needs_dense = any(part.needs_dense for part in parts_of(model))
+
+    def using(self, *, given_variance: GivenVariance | None = None, n_draws: int | None = None) -> Predictor:
+        """The same one with other arguments, as in the constructor: nothing is conditioned again."""
+        other = copy(self)
+        other._given_variance = self._given_variance if given_variance is None else given_variance
+        other.n_draws = self.n_draws if n_draws is None else n_draws
+        return other
 
     def utilities(
         self, x: Matrix, mean_logits: NDArray[np.float32] | None = None, *, width: int | None = None

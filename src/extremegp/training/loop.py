@@ -19,6 +19,7 @@ from extremegp.engine.sparse import Matrix
 from extremegp.errors import SettingsError
 from extremegp.settings.training import TrainingSettings
 from extremegp.storage.tensors import copy_state
+from extremegp.threads import CrowdWatch
 from extremegp.training.checkpoint import Progress, load_checkpoint, save_checkpoint
 from extremegp.training.distributed import ProcessLostError, World
 from extremegp.training.distributed import world as launched
@@ -215,9 +216,11 @@ class _Run:
         progress = self.progress
         if self._stopped():
             return
+        watch = CrowdWatch()
         with closing(ahead(lambda item: self.steps.load(*item), self._upcoming())) as batches:
             for batch in batches:
                 self._step(batch)
+                watch.look()
                 epoch, left = divmod(progress.step, self.steps_per_epoch)
                 done = progress.step == progress.total_steps or self._out_of_time()
                 if done or not left:

@@ -6,6 +6,8 @@ from collections.abc import Callable, Generator, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import TypeVar
 
+from extremegp.threads import compute_alone
+
 A = TypeVar("A")
 B = TypeVar("B")
 
@@ -15,7 +17,8 @@ def ahead(work: Callable[[A], B], items: Iterable[A]) -> Generator[B, None, None
 
     An exception of the work comes where its result would have come. Closing the iterator waits for the work under way.
     """
-    with ThreadPoolExecutor(1) as thread:
+    # With helpers of its own it would compete with the thread that it works for.
+    with ThreadPoolExecutor(1, initializer=compute_alone) as thread:
         following: Future[B] | None = None
         for item in items:
             current, following = following, thread.submit(work, item)
