@@ -108,7 +108,9 @@ def train(
     training = chosen.prepare(request)
     resumed = _fit(training, checkpoint, fresh=fresh, quiet=quiet)
     if _leads():
-        training.classifier.save(out)
+        classifier = training.classifier
+        classifier.origin_ = classifier.origin_.of_files(data, valid, options.given(context))
+        classifier.save(out)
         _discard(checkpoint)
     result = {"model": str(out)} | _summarise(report, chosen, training, str(out), validated=valid is not None)
     report.lines(f"Next: extremegp evaluate {shlex.quote(str(out))} TEST_DATA{source.hint}")
