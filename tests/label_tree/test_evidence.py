@@ -25,9 +25,9 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int):
     candidates, n_candidates = np.zeros((B, N_CANDIDATES), np.int32), np.zeros(B, np.int64)
     values = np.zeros((B, N_CANDIDATES, N_EVIDENCE), np.float32)
     gather_evidence(
-        trees, scores, tree_sizes, nearest, similarities, sizes, np.cumsum([0, *map(len, labels_of)]),
-        np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), lanes, candidates, values,
-        n_candidates,
+        B, trees, scores, tree_sizes, nearest, similarities, sizes, np.cumsum([0, *map(len, labels_of)]),
+        np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), candidates, values,
+        n_candidates, lanes=lanes,
     )  # fmt: skip
     for i in range(B):
         found = [

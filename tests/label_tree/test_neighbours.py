@@ -13,8 +13,8 @@ def search(x: np.ndarray, rows: np.ndarray, own: list[int], m: int, most_read: i
     nearest, similarities = np.zeros((len(x), m), np.int32), np.zeros((len(x), m), np.float32)
     sizes = np.zeros(len(x), np.int64)
     nearest_rows(
-        a.indptr, a.indices, a.data, columns.indptr, columns.indices, columns.data, len(rows), np.array(own),
-        most_read, lanes, nearest, similarities, sizes,
+        len(x), a.indptr, a.indices, a.data, columns.indptr, columns.indices, columns.data, len(rows), np.array(own),
+        most_read, nearest, similarities, sizes, lanes=lanes,
     )  # fmt: skip
     assert all(np.all(np.diff(found[:size]) <= 0) for found, size in zip(similarities, sizes, strict=True))
     found = zip(similarities.tolist(), nearest.tolist(), sizes, strict=True)

@@ -2,14 +2,11 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numba
 import numpy as np
 import pytest
 import scipy.sparse
-import torch
 from tests.reference.label_tree import node_mode
 
-from extremegp.label_tree._compiled import n_lanes
 from extremegp.label_tree.nodes import fit_nodes
 
 N, D = 60, 12
@@ -41,9 +38,9 @@ def fit(
     features, weights = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
     squares = np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float32).ravel()
     fit_nodes(
-        rows.indptr, rows.indices, rows.data, squares, above.indptr, above.indices, below.indptr, below.indices,
-        parents, first, last, variance, n_passes, tolerance, threshold, 3, x.shape[1], lanes, kept, features,
-        weights, biases,
+        n, rows.indptr, rows.indices, rows.data, squares, above.indptr, above.indices, below.indptr, below.indices,
+        parents, first, last, variance, n_passes, tolerance, threshold, 3, x.shape[1], kept, features, weights,
+        biases, lanes=lanes,
     )  # fmt: skip
     dense = np.zeros((n, x.shape[1]), np.float32)
     for node in range(n):
@@ -101,14 +98,3 @@ def test_lanes_and_blocks_make_no_difference(lanes: int):
     blocks = [fit(*data(), n_passes=3, first=a, last=b, lanes=lanes) for a, b in ((0, 2), (2, 5))]
     for name in Nodes._fields:
         np.testing.assert_array_equal(np.concatenate([getattr(b, name) for b in blocks]), getattr(expected, name))
-
-
-def test_there_are_as_many_lanes_as_torch_has_threads():
-    before, most = torch.get_num_threads(), numba.config.NUMBA_NUM_THREADS
-    try:
-        for threads in (1, 2):
-            torch.set_num_threads(threads)
-            assert n_lanes() == numba.get_num_threads() == min(threads, most)
-    finally:
-        torch.set_num_threads(before)
-        n_lanes()

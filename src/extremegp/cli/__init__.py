@@ -12,7 +12,7 @@ from typing import Annotated
 import typer
 
 from extremegp.__about__ import __version__
-from extremegp.cli.app import OneLineErrors
+from extremegp.cli.app import OneLineErrors, PlainHelp
 from extremegp.cli.convert import convert
 from extremegp.cli.demo import demo
 from extremegp.cli.evaluate import evaluate
@@ -32,7 +32,7 @@ app = typer.Typer(
 )
 for _command in (demo, train, predict, evaluate, convert, info, presets):
     # The text at the top of a command's file is what its --help says.
-    app.command(help=sys.modules[_command.__module__].__doc__)(_command)
+    app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 
 
 def _show_version(wanted: bool) -> None:

@@ -35,7 +35,7 @@ def info(
 ) -> None:
     """Read the model, and show what is in it."""
     report = Report(json, quiet)
-    classifier, task = load_model(model)
+    classifier, task = load_model(model, quiet=quiet)
     history, settings, origin = classifier.history_, asdict(classifier.settings_), classifier.origin_
     names, counts = [str(name) for name in classifier.classes_], classifier.label_counts_.tolist()
     order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
+from extremegp.data.frames import is_frame
 from extremegp.data.templates import Template
 from extremegp.data.tokens import TokenFeatures, stack_arrays
 from extremegp.engine.matrices import FloatMatrix, csr_of
@@ -97,6 +98,12 @@ class SequenceFeatures:
         """The sequences, expanded by the template if there is one, and whether they are matrices."""
         if isinstance(X, (str, bytes)) or issparse(X) or not isinstance(X, Iterable):
             return X, issparse(X)
+        if is_frame(X):
+            raise DataError(
+                "X must be a list of sequences, not one data frame: pass one for each sequence, with a row for each of "
+                "its tokens"
+            )
+        X = (np.asarray(part) if is_frame(part) else part for part in X)
         if self.template is not None:
             return (self._expanded(sequence, s) for s, sequence in enumerate(X)), False
         X = list(X)

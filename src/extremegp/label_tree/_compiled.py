@@ -5,39 +5,103 @@ Compiled functions check no bounds: whoever calls them has checked indices, abov
 
 from __future__ import annotations
 
+import functools
+import os
 from collections.abc import Callable
-from typing import Any, TypeVar, cast, no_type_check
+from concurrent.futures import ThreadPoolExecutor, wait
+from functools import cached_property
+from types import FunctionType
+from typing import Any, no_type_check
 
-import numba
-import numpy as np
 import torch
-from numpy.typing import NDArray
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def compiled(function: F) -> F:
-    """The function in machine code, kept on disk between processes, running without Python's lock."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy")(function))
+_pool: ThreadPoolExecutor | None = None
 
 
-def in_lanes(function: F) -> F:
-    """The same, with `numba.prange` loops over several threads."""
-    return cast(F, numba.njit(cache=True, nogil=True, error_model="numpy", parallel=True)(function))
+class Compiled:
+    """A function in machine code that runs without Python's lock; it is made at the first call, which loads numba.
+
+    What it calls in its turn are functions of numba and others of this kind. Machine code is kept on disk between
+    processes where a folder can be written for it, and made in every process elsewhere.
+    """
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        functools.update_wrapper(self, function)
+        self._function = function
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.machine_code(*arguments)
+
+    @cached_property
+    def machine_code(self) -> Callable[..., Any]:
+        """The function as numba has it."""
+        source = self._function
+        named = {name: source.__globals__.get(name) for name in source.__code__.co_names}
+        called = {name: value.machine_code for name, value in named.items() if isinstance(value, Compiled)}
+        function = FunctionType(source.__code__, {**source.__globals__, **called}, source.__name__)
+        return _to_machine_code(functools.update_wrapper(function, source))
 
 
-def n_lanes() -> int:
-    """How many threads to share work among: as many as torch uses."""
-    lanes: int = max(1, min(torch.get_num_threads(), cast(Any, numba.config).NUMBA_NUM_THREADS))
-    numba.set_num_threads(lanes)
-    return lanes
+class InLanes(Compiled):
+    """A compiled function work(lane, n_lanes, ...) of every n-th part of some work, run for all lanes at once."""
+
+    def __call__(self, n_parts: int, *arguments: Any, lanes: int | None = None) -> None:
+        """Do the work of all parts.
+
+        Args:
+            n_parts: how many there are; no more lanes than that are of use.
+            arguments: what the function takes after its lane and the number of lanes.
+            lanes: how many there may be; as many as torch has threads by default.
+        """
+        n_lanes = max(1, min(n_parts, torch.get_num_threads() if lanes is None else lanes))
+        work = self.machine_code
+        others = [_threads().submit(work, lane, n_lanes, *arguments) for lane in range(1, n_lanes)]
+        try:
+            work(0, n_lanes, *arguments)
+        finally:
+            wait(others)
+        for other in others:
+            other.result()
+
+
+compiled, in_lanes = Compiled, InLanes
+
+
+def _to_machine_code(function: Callable[..., Any]) -> Callable[..., Any]:
+    import numba
+
+    options = {"nogil": True, "error_model": "numpy"}
+    try:
+        code: Callable[..., Any] = numba.njit(cache=True, **options)(function)
+    except RuntimeError:
+        # There is no folder that it could be kept in.
+        code = numba.njit(**options)(function)
+    return code
+
+
+def _threads() -> ThreadPoolExecutor:
+    """The threads of all lanes but the first: one pool, however many threads of the caller predict at once."""
+    global _pool
+    if _pool is None:
+        _pool = ThreadPoolExecutor(os.cpu_count(), thread_name_prefix="extremegp")
+    return _pool
+
+
+def _forget_threads() -> None:
+    """In a forked process, which has none of them."""
+    global _pool
+    _pool = None
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forget_threads)
 
 
 @in_lanes
 @no_type_check
-def times_dense(indptr: Any, indices: Any, data: Any, dense: NDArray[np.float32], out: NDArray[np.float32]) -> None:
-    """out = A B for CSR A and an array B."""
-    for i in numba.prange(len(indptr) - 1):
+def times_dense(lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> None:
+    """Of out = A B, for CSR A and an array B, the rows of a lane."""
+    for i in range(lane, len(indptr) - 1, n_lanes):
         out[i] = 0
         for j in range(indptr[i], indptr[i + 1]):
             value, column = data[j], indices[j]

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.label_tree._compiled import n_lanes, times_dense
+from extremegp.label_tree._compiled import times_dense
 
 _POWER_STEPS, _SPLIT_STEPS = 2, 8
 _MOST_ELEMENTS = 1 << 28
@@ -17,8 +17,8 @@ _MOST_ELEMENTS = 1 << 28
 def matmul(matrix: scipy.sparse.csr_matrix, dense: NDArray[np.float32]) -> NDArray[np.float32]:
     """A B for CSR A (N x D, float32) and an array B (D x R)."""
     out = np.empty((matrix.shape[0], dense.shape[1]), dtype=np.float32)
-    n_lanes()
-    times_dense(matrix.indptr, matrix.indices, matrix.data, np.ascontiguousarray(dense, dtype=np.float32), out)
+    dense = np.ascontiguousarray(dense, dtype=np.float32)
+    times_dense(matrix.shape[0], matrix.indptr, matrix.indices, matrix.data, dense, out)
     return out
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, no_type_check
 
-import numba
 import numpy as np
 
 from extremegp.label_tree._compiled import in_lanes, keep_best
@@ -24,8 +23,9 @@ _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
 @in_lanes
 @no_type_check
 def gather_evidence(
+    lane: int, n_lanes: int,
     tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, y_indptr: Any,
-    y_labels: Any, log_counts: Any, n_lanes: int, candidates: Any, evidence: Any, n_candidates: Any,
+    y_labels: Any, log_counts: Any, candidates: Any, evidence: Any, n_candidates: Any,
 ) -> None:  # fmt: skip
     """Candidate labels of every row, ascending, with six numbers for each.
 
@@ -35,6 +35,8 @@ def gather_evidence(
     row. The labels are the best by the trees and by the first two shares.
 
     Args:
+        lane: which part of the work.
+        n_lanes: of how many.
         tree_labels: labels that each tree finds, T x B x W.
         tree_scores: their log-probabilities.
         tree_sizes: how many there are, T x B.
@@ -44,60 +46,58 @@ def gather_evidence(
         y_indptr: with `y_labels` the labels of the training rows, N x K.
         y_labels: see `y_indptr`.
         log_counts: log of one more than the rows that trees have seen with each label (K).
-        n_lanes: threads.
         candidates: results from here on: labels, B x `N_CANDIDATES`.
         evidence: B x `N_CANDIDATES` x `N_EVIDENCE`.
         n_candidates: how many there are.
     """
     n_trees, n_shares, n_labels = len(tree_labels), len(_NEAR), len(log_counts)
-    for lane in numba.prange(n_lanes):
-        # Of a label, its probability by the trees and its shares.
-        parts = np.zeros((n_shares + 1, n_labels), np.float32)
-        seen, chosen = np.zeros(n_labels, np.bool_), np.zeros(n_labels, np.bool_)
-        touched = np.empty(n_labels, np.int32)
-        best, best_scores = np.empty(_BEST_OF_EACH, np.int32), np.empty(_BEST_OF_EACH, np.float32)
-        for i in range(lane, len(nearest), n_lanes):
-            n_touched = 0
-            for tree in range(n_trees):
-                for q in range(tree_sizes[tree, i]):
-                    label = tree_labels[tree, i, q]
+    # Of a label, its probability by the trees and its shares.
+    parts = np.zeros((n_shares + 1, n_labels), np.float32)
+    seen, chosen = np.zeros(n_labels, np.bool_), np.zeros(n_labels, np.bool_)
+    touched = np.empty(n_labels, np.int32)
+    best, best_scores = np.empty(_BEST_OF_EACH, np.int32), np.empty(_BEST_OF_EACH, np.float32)
+    for i in range(lane, len(nearest), n_lanes):
+        n_touched = 0
+        for tree in range(n_trees):
+            for q in range(tree_sizes[tree, i]):
+                label = tree_labels[tree, i, q]
+                if not seen[label]:
+                    seen[label] = True
+                    touched[n_touched] = label
+                    n_touched += 1
+                parts[0, label] += np.exp(tree_scores[tree, i, q]) / n_trees
+        for share in range(n_shares):
+            n_near = min(_NEAR[share], sizes[i])
+            total = np.float32(1e-9)
+            for q in range(n_near):
+                total += max(similarities[i, q], np.float32(0)) ** _POWERS[share]
+            for q in range(n_near):
+                weight = max(similarities[i, q], np.float32(0)) ** _POWERS[share] / total
+                for j in range(y_indptr[nearest[i, q]], y_indptr[nearest[i, q] + 1]):
+                    label = y_labels[j]
                     if not seen[label]:
                         seen[label] = True
                         touched[n_touched] = label
                         n_touched += 1
-                    parts[0, label] += np.exp(tree_scores[tree, i, q]) / n_trees
-            for share in range(n_shares):
-                n_near = min(_NEAR[share], sizes[i])
-                total = np.float32(1e-9)
-                for q in range(n_near):
-                    total += max(similarities[i, q], np.float32(0)) ** _POWERS[share]
-                for q in range(n_near):
-                    weight = max(similarities[i, q], np.float32(0)) ** _POWERS[share] / total
-                    for j in range(y_indptr[nearest[i, q]], y_indptr[nearest[i, q] + 1]):
-                        label = y_labels[j]
-                        if not seen[label]:
-                            seen[label] = True
-                            touched[n_touched] = label
-                            n_touched += 1
-                        parts[share + 1, label] += weight
-            n_chosen = 0
-            for part in range(3):
-                size = keep_best(parts[part], touched, n_touched, best, best_scores)
-                for q in range(size):
-                    if best_scores[q] > 0 and not chosen[best[q]]:
-                        chosen[best[q]] = True
-                        candidates[i, n_chosen] = best[q]
-                        n_chosen += 1
-            candidates[i, :n_chosen] = np.sort(candidates[i, :n_chosen])
-            for q in range(n_chosen):
-                label = candidates[i, q]
-                for part in range(n_shares + 1):
-                    evidence[i, q, part] = np.log(parts[part, label] + _LEAST[part])
-                evidence[i, q, n_shares + 1] = log_counts[label]
-                evidence[i, q, n_shares + 2] = similarities[i, 0] if sizes[i] else 0
-                chosen[label] = False
-            n_candidates[i] = n_chosen
-            for t in range(n_touched):
-                seen[touched[t]] = False
-                for part in range(n_shares + 1):
-                    parts[part, touched[t]] = 0
+                    parts[share + 1, label] += weight
+        n_chosen = 0
+        for part in range(3):
+            size = keep_best(parts[part], touched, n_touched, best, best_scores)
+            for q in range(size):
+                if best_scores[q] > 0 and not chosen[best[q]]:
+                    chosen[best[q]] = True
+                    candidates[i, n_chosen] = best[q]
+                    n_chosen += 1
+        candidates[i, :n_chosen] = np.sort(candidates[i, :n_chosen])
+        for q in range(n_chosen):
+            label = candidates[i, q]
+            for part in range(n_shares + 1):
+                evidence[i, q, part] = np.log(parts[part, label] + _LEAST[part])
+            evidence[i, q, n_shares + 1] = log_counts[label]
+            evidence[i, q, n_shares + 2] = similarities[i, 0] if sizes[i] else 0
+            chosen[label] = False
+        n_candidates[i] = n_chosen
+        for t in range(n_touched):
+            seen[touched[t]] = False
+            for part in range(n_shares + 1):
+                parts[part, touched[t]] = 0

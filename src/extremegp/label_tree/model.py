@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.model import VariationalModel
-from extremegp.label_tree._compiled import n_lanes
 from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, gather_evidence
 from extremegp.label_tree.neighbours import nearest_rows
 from extremegp.label_tree.search import search_level
@@ -137,14 +136,14 @@ class LabelTree(nn.Module):
             beam: W.
             n_best: how many labels.
         """
-        n, lanes = x.shape[0], n_lanes()
+        n = x.shape[0]
         nodes, scores, sizes = np.zeros((n, 1), np.int32), np.zeros((n, 1), np.float32), np.ones(n, np.int64)
         for number, level in enumerate(self.levels, start=1):
             width = n_best if number == len(self.levels) else beam
             best, best_scores = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
             found = np.zeros(n, np.int64)
-            arguments = (x.indptr, x.indices, x.data, nodes, scores, sizes, *level.arrays(), lanes)
-            search_level(*arguments, best, best_scores, found)
+            arguments = (x.indptr, x.indices, x.data, nodes, scores, sizes, *level.arrays())
+            search_level(n, *arguments, best, best_scores, found)
             nodes, scores, sizes = best, best_scores, found
         return self.order.numpy()[nodes], scores, sizes
 
@@ -195,8 +194,8 @@ class Rows(nn.Module):
         rows, similarities = np.zeros((n, N_NEIGHBOURS + 1), np.int32), np.zeros((n, N_NEIGHBOURS + 1), np.float32)
         sizes = np.zeros(n, np.int64)
         nearest_rows(
-            x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own,
-            self.settings.most_read, n_lanes(), rows, similarities, sizes,
+            n, x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own,
+            self.settings.most_read, rows, similarities, sizes,
         )  # fmt: skip
         return rows, similarities, sizes
 
@@ -258,8 +257,8 @@ class LabelTreeModel(nn.Module):
         candidates = np.zeros((n, N_CANDIDATES), np.int32)
         values, counts = np.zeros((n, N_CANDIDATES, N_EVIDENCE), np.float32), np.zeros(n, np.int64)
         gather_evidence(
-            labels, scores, sizes, *nearest, self.rows.array("label_indptr"), self.rows.array("labels"),
-            self.log_counts.numpy(), n_lanes(), candidates, values, counts,
+            n, labels, scores, sizes, *nearest, self.rows.array("label_indptr"), self.rows.array("labels"),
+            self.log_counts.numpy(), candidates, values, counts,
         )  # fmt: skip
         taken = np.arange(N_CANDIDATES) < counts[:, None]
         return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken])

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from typing import Any, no_type_check
 
-import numba
 import numpy as np
 
 from extremegp.label_tree._compiled import compiled, in_lanes
@@ -86,14 +85,16 @@ def _mode(
 @in_lanes
 @no_type_check
 def fit_nodes(
-    indptr: Any, indices: Any, data: Any, squares: Any, parent_indptr: Any, parent_rows: Any, node_indptr: Any,
-    node_rows: Any, parents: Any, first: int, last: int, variance: float, n_passes: int, tolerance: float,
-    threshold: float, seed: int, n_features: int, n_lanes: int, kept: Any, kept_features: Any, kept_weights: Any,
+    lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, squares: Any, parent_indptr: Any, parent_rows: Any,
+    node_indptr: Any, node_rows: Any, parents: Any, first: int, last: int, variance: float, n_passes: int,
+    tolerance: float, threshold: float, seed: int, n_features: int, kept: Any, kept_features: Any, kept_weights: Any,
     biases: Any,
 ) -> None:  # fmt: skip
     """The modes of the nodes from `first` to before `last`, of each the largest weights only.
 
     Args:
+        lane: which part of the work.
+        n_lanes: of how many.
         indptr: with `indices` and `data` the inputs, CSR, N x D.
         indices: see `indptr`.
         data: see `indptr`.
@@ -111,49 +112,47 @@ def fit_nodes(
         threshold: smaller weights are left out.
         seed: decides the order of the rows.
         n_features: D.
-        n_lanes: threads.
         kept: how many weights each node has, results from here on.
         kept_features: their features, ascending; as wide as the most that a node may keep.
         kept_weights: their values.
         biases: of the nodes.
     """
     room = kept_features.shape[1]
-    for lane in numba.prange(n_lanes):
-        w = np.zeros(n_features + 1, np.float32)
-        features, seen = np.empty(n_features, np.int32), np.zeros(n_features, np.bool_)
-        side = np.full(len(indptr) - 1, -1, np.int64)
-        alpha, order = np.empty(len(indptr) - 1, np.float64), np.empty(len(indptr) - 1, np.int64)
-        sizes, state = np.empty(n_features, np.float32), np.empty(1, np.uint64)
-        for node in range(first + lane, last, n_lanes):
-            out = node - first
-            rows = parent_rows[parent_indptr[parents[node]] : parent_indptr[parents[node] + 1]]
-            n_below = node_indptr[node + 1] - node_indptr[node]
-            kept[out] = 0
-            if n_below == 0 or n_below == len(rows):
-                # Without a row on one side there is nothing to learn from but that.
-                biases[out] = np.log((n_below + 0.5) / (len(rows) - n_below + 0.5))
-                continue
-            for j in range(node_indptr[node], node_indptr[node + 1]):
-                side[node_rows[j]] = node
-            state[0] = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(node)
-            n_seen = _mode(
-                rows, side, node, indptr, indices, data, squares, variance, n_passes, tolerance, w, features, seen,
-                alpha, order, state,
-            )  # fmt: skip
-            n_large = 0
-            for t in range(n_seen):
-                if abs(w[features[t]]) > threshold:
-                    sizes[n_large] = -abs(w[features[t]])
-                    n_large += 1
-            cut = np.float32(threshold)
-            if n_large > room:
-                cut = -np.partition(sizes[:n_large], room)[room]
-            n_kept = 0
-            ordered = np.sort(features[:n_seen])
-            for t in range(n_seen):
-                feature = ordered[t]
-                if abs(w[feature]) > cut and n_kept < room:
-                    kept_features[out, n_kept], kept_weights[out, n_kept] = feature, w[feature]
-                    n_kept += 1
-                w[feature], seen[feature] = 0, False
-            kept[out], biases[out], w[n_features] = n_kept, w[n_features], 0
+    w = np.zeros(n_features + 1, np.float32)
+    features, seen = np.empty(n_features, np.int32), np.zeros(n_features, np.bool_)
+    side = np.full(len(indptr) - 1, -1, np.int64)
+    alpha, order = np.empty(len(indptr) - 1, np.float64), np.empty(len(indptr) - 1, np.int64)
+    sizes, state = np.empty(n_features, np.float32), np.empty(1, np.uint64)
+    for node in range(first + lane, last, n_lanes):
+        out = node - first
+        rows = parent_rows[parent_indptr[parents[node]] : parent_indptr[parents[node] + 1]]
+        n_below = node_indptr[node + 1] - node_indptr[node]
+        kept[out] = 0
+        if n_below == 0 or n_below == len(rows):
+            # Without a row on one side there is nothing to learn from but that.
+            biases[out] = np.log((n_below + 0.5) / (len(rows) - n_below + 0.5))
+            continue
+        for j in range(node_indptr[node], node_indptr[node + 1]):
+            side[node_rows[j]] = node
+        state[0] = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(node)
+        n_seen = _mode(
+            rows, side, node, indptr, indices, data, squares, variance, n_passes, tolerance, w, features, seen,
+            alpha, order, state,
+        )  # fmt: skip
+        n_large = 0
+        for t in range(n_seen):
+            if abs(w[features[t]]) > threshold:
+                sizes[n_large] = -abs(w[features[t]])
+                n_large += 1
+        cut = np.float32(threshold)
+        if n_large > room:
+            cut = -np.partition(sizes[:n_large], room)[room]
+        n_kept = 0
+        ordered = np.sort(features[:n_seen])
+        for t in range(n_seen):
+            feature = ordered[t]
+            if abs(w[feature]) > cut and n_kept < room:
+                kept_features[out, n_kept], kept_weights[out, n_kept] = feature, w[feature]
+                n_kept += 1
+            w[feature], seen[feature] = 0, False
+        kept[out], biases[out], w[n_features] = n_kept, w[n_features], 0

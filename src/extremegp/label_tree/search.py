@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any, no_type_check
 
-import numba
 import numpy as np
 
 from extremegp.label_tree._compiled import compiled, in_lanes, keep_best
@@ -19,13 +18,15 @@ def _log_sigmoid(value: float) -> float:
 @in_lanes
 @no_type_check
 def search_level(
-    indptr: Any, indices: Any, data: Any, beam: Any, beam_scores: Any, beam_sizes: Any, children: Any, blocks: Any,
-    features: Any, entries: Any, targets: Any, weights: Any, biases: Any, n_lanes: int, best: Any, best_scores: Any,
-    best_sizes: Any,
+    lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, beam: Any, beam_scores: Any, beam_sizes: Any,
+    children: Any, blocks: Any, features: Any, entries: Any, targets: Any, weights: Any, biases: Any, best: Any,
+    best_scores: Any, best_sizes: Any,
 ) -> None:  # fmt: skip
     """Of the children of every row's beam, those with the largest log-probability.
 
     Args:
+        lane: which part of the work.
+        n_lanes: of how many.
         indptr: with `indices` (ascending in a row) and `data` the inputs, CSR, B x D.
         indices: see `indptr`.
         data: see `indptr`.
@@ -39,7 +40,6 @@ def search_level(
         targets: the children that these weights are of.
         weights: the weights.
         biases: of the children.
-        n_lanes: threads.
         best: results from here on: children, B x W', best first.
         best_scores: their log-probabilities.
         best_sizes: how many there are.
@@ -47,35 +47,34 @@ def search_level(
     widest = 0
     for node in range(len(children) - 1):
         widest = max(widest, children[node + 1] - children[node])
-    for lane in numba.prange(n_lanes):
-        scores = np.empty(widest * beam.shape[1], np.float32)
-        nodes, places = np.empty(len(scores), np.int32), np.arange(len(scores)).astype(np.int32)
-        for i in range(lane, len(indptr) - 1, n_lanes):
-            total = 0
-            for q in range(beam_sizes[i]):
-                node = beam[i, q]
-                first, n_children = children[node], children[node + 1] - children[node]
-                for child in range(n_children):
-                    scores[total + child], nodes[total + child] = biases[first + child], first + child
-                low, end = blocks[node], blocks[node + 1]
-                for j in range(indptr[i], indptr[i + 1]):
-                    high = end
-                    while low < high:
-                        middle = (low + high) >> 1
-                        if features[middle] < indices[j]:
-                            low = middle + 1
-                        else:
-                            high = middle
-                    if low == end:
-                        break
-                    if features[low] == indices[j]:
-                        for r in range(entries[low], entries[low + 1]):
-                            scores[total + targets[r] - first] += data[j] * weights[r]
-                for child in range(n_children):
-                    scores[total + child] = beam_scores[i, q] + _log_sigmoid(scores[total + child])
-                total += n_children
-            size = keep_best(scores, places, total, best[i], best_scores[i])
-            order = np.argsort(-best_scores[i, :size], kind="mergesort")
-            best_scores[i, :size] = best_scores[i, :size][order]
-            best[i, :size] = nodes[best[i, :size][order]]
-            best_sizes[i] = size
+    scores = np.empty(widest * beam.shape[1], np.float32)
+    nodes, places = np.empty(len(scores), np.int32), np.arange(len(scores)).astype(np.int32)
+    for i in range(lane, len(indptr) - 1, n_lanes):
+        total = 0
+        for q in range(beam_sizes[i]):
+            node = beam[i, q]
+            first, n_children = children[node], children[node + 1] - children[node]
+            for child in range(n_children):
+                scores[total + child], nodes[total + child] = biases[first + child], first + child
+            low, end = blocks[node], blocks[node + 1]
+            for j in range(indptr[i], indptr[i + 1]):
+                high = end
+                while low < high:
+                    middle = (low + high) >> 1
+                    if features[middle] < indices[j]:
+                        low = middle + 1
+                    else:
+                        high = middle
+                if low == end:
+                    break
+                if features[low] == indices[j]:
+                    for r in range(entries[low], entries[low + 1]):
+                        scores[total + targets[r] - first] += data[j] * weights[r]
+            for child in range(n_children):
+                scores[total + child] = beam_scores[i, q] + _log_sigmoid(scores[total + child])
+            total += n_children
+        size = keep_best(scores, places, total, best[i], best_scores[i])
+        order = np.argsort(-best_scores[i, :size], kind="mergesort")
+        best_scores[i, :size] = best_scores[i, :size][order]
+        best[i, :size] = nodes[best[i, :size][order]]
+        best_sizes[i] = size

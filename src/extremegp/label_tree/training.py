@@ -15,7 +15,6 @@ import torch
 from numpy.typing import NDArray
 
 from extremegp.errors import BudgetWarning, ModelFormatError
-from extremegp.label_tree._compiled import n_lanes
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels
 from extremegp.label_tree.combiner import train_combiner
@@ -204,14 +203,14 @@ class _Growth:
 
     def _fit(self, level: Level, first: int, last: int) -> Nodes:
         """The nodes from `first` to before `last`, which have all children of some parents, as `search_level` reads."""
-        training, lanes = self.training, n_lanes()
+        training = self.training
         n, width = last - first, min(training.n_weights, self.x.shape[1])
         kept, biases = np.zeros(n, np.int64), np.zeros(n, np.float32)
         features, weights = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
         fit_nodes(
-            self.x.indptr, self.x.indices, self.x.data, self.squares, level.above.indptr, level.above.indices,
+            n, self.x.indptr, self.x.indices, self.x.data, self.squares, level.above.indptr, level.above.indices,
             level.below.indptr, level.below.indices, level.parents, first, last, training.prior_variance, _PASSES,
-            _TOLERANCE, training.threshold, training.seed, self.x.shape[1], lanes, kept, features, weights, biases,
+            _TOLERANCE, training.threshold, training.seed, self.x.shape[1], kept, features, weights, biases,
         )  # fmt: skip
         taken = np.arange(width) < kept[:, None]
         nodes = np.repeat(np.arange(first, last, dtype=np.int32), kept)

@@ -14,6 +14,8 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from extremegp.data import FloatCSR, LabelSpace, check_inputs
+from extremegp.data.frames import lists_of
+from extremegp.data.labels import check_label_names, refuse_nested_indicator
 from extremegp.engine.integrals.races import entropy_parts
 from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods.linear_chain import ChainDraws, LinearChain
@@ -294,11 +296,14 @@ def check_given(given: Any, n_labels: int, space: LabelSpace | None = None) -> F
     Raises:
         DataError: another number of labels, another value than -1, 0 and 1, or an unknown name.
     """
-    if isinstance(given, (list, tuple)):
+    lists = lists_of(given)
+    if lists is not None:
         if space is None:
             raise DataError("given holds lists of label names, but the labels have none; pass a matrix of -1, 0 and 1")
-        return space.encode(given)
-    matrix = csr_matrix(check_inputs(given, name="given"), copy=True)
+        refuse_nested_indicator(lists, "given")
+        return space.encode(lists)
+    check_label_names(given, space, "given")
+    matrix = csr_matrix(check_inputs(given, name="given", of_texts="encode them as -1, 0 and 1"), copy=True)
     if matrix.shape[1] != n_labels:
         raise DataError(f"given has {matrix.shape[1]} labels, but the model has {n_labels}")
     matrix.eliminate_zeros()
