@@ -42,6 +42,10 @@ class SettingsError(ExtremeGPError):
     """A hyper-parameter or option outside its domain, or a combination that cannot work."""
 
 
+class BudgetWarning(UserWarning):
+    """A time budget that is too small for what is to be trained within it."""
+
+
 class MemoryPlanError(ExtremeGPError, MemoryError):
     """The settings need more memory than is available; the message names the settings to lower."""
 

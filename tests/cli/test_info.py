@@ -22,7 +22,7 @@ from extremegp.settings.parts import KERNEL_NAMES, REGISTRIES
 def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
     result = json.loads(run("info", model, "--json", "-").stdout)
     counts = np.asarray(read_xc(files / "train.txt").Y.sum(axis=0)).ravel()
-    assert (result["version"], result["format_version"]) == (extremegp.__version__, 1)
+    assert (result["version"], result["format_version"]) == (extremegp.__version__, 2)
     assert (result["settings"]["n_features"], result["settings"]["n_labels"]) == (N_FEATURES, N_LABELS)
     assert result["frequent_labels"][0]["rows"] == counts.max()
     assert (result["training"]["rows"], result["training"]["epochs"]) == (60, 40)
@@ -31,9 +31,42 @@ def test_info_describes_the_model(files: Path, model: Path, run: Run) -> None:
 
 
 def test_info_is_a_table(model: Path, run: Run) -> None:
-    shown = run("info", model).stdout
-    for part in ("MultiLabelGPClassifier", "ard", "n_inducing", "green, dark", "tensors.safetensors"):
+    shown, everything = (run("info", model, *more).stdout for more in ((), ("--all",)))
+    asked = (
+        "MultiLabelGPClassifier",
+        " UTC",
+        "extremegp 0",
+        "train.txt: 60 rows",
+        "seed",
+        "--set",
+        "final ELBO per row",
+    )
+    for part in (*asked, "green, dark"):
         assert part in shown
+        assert part in everything
+    for part in ("n_subspace", "relative_jitter", "tensors.safetensors", "format 2"):
+        assert part not in shown
+        assert part in everything
+
+
+def test_info_says_what_made_the_model(files: Path, model: Path, run: Run) -> None:
+    result = json.loads(run("info", model, "--json", "-").stdout)
+    origin = result["origin"]
+    assert (origin["version"], origin["seed"], origin["command"]["--set"][0]) == (extremegp.__version__, 0, "epochs=40")
+    assert origin["settings"].items() >= {"epochs": 40}.items()
+    assert (origin["training"]["source"], origin["training"]["n_rows"]) == ("train.txt", 60)
+    assert str(files) not in json.dumps(origin)
+    history = extremegp.load(model).history_
+    assert result["training"]["elbo_last"] == pytest.approx(history[-1]["elbo"] / 60)
+    assert result["training"]["elbo_per"] == "row"
+
+
+def test_info_of_a_model_of_format_1_says_that_nothing_is_known_of_its_origin(run: Run) -> None:
+    old = Path(__file__).parents[1] / "storage" / "format1"
+    assert "did not say when and from what" in run("info", old / "labels").stdout
+    result = json.loads(run("info", old / "sequences", "--json", "-").stdout)
+    assert (result["origin"], result["format_version"], result["training"]["elbo_per"]) == (None, 1, "token")
+    assert -10 < result["training"]["elbo_last"] < 0
 
 
 def test_info_describes_classes(class_model: Path, run: Run) -> None:
@@ -41,7 +74,7 @@ def test_info_describes_classes(class_model: Path, run: Run) -> None:
     assert (result["estimator"], result["n_classes"]) == ("MultiClassGPClassifier", 3)
     assert result["feature_names"] == ["width", "height"]
     assert [row["rows"] for row in result["frequent_classes"]] == [20, 20, 20]
-    shown = run("info", class_model).stdout
+    shown = run("info", class_model, "--all").stdout
     for part in ("likelihood", "softmax", "n_classes", "width, height", "most frequent classes", "cedar"):
         assert part in shown
 

@@ -124,7 +124,7 @@ def _values(latents: Latents, n: int, rng: np.random.Generator) -> np.ndarray:
 def _network(latents: DeepRandomFeatures, rng: np.random.Generator) -> tuple[list[Layer], list[np.ndarray]]:
     layers = []
     for layer in latents.layers:
-        noise = as_array(layer.noise) if layer.fixed else rng.normal(size=layer.q_mean.shape)
+        noise = as_array(layer.drawn()) if layer.fixed else rng.normal(size=layer.q_mean.shape)
         if layer.q_mean is not None:
             noise = as_array(layer.q_mean) + np.exp(0.5 * as_array(layer.log_ratio)) * noise
         omega = np.exp(0.5 * as_array(layer.log_weights))[:, None] * noise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import shutil
 import signal
 from collections.abc import Callable
@@ -56,6 +57,23 @@ def assert_same_answers(first: Any, second: Any, x: Any) -> None:
 
 
 # Saving and loading
+
+
+@pytest.mark.parametrize("frequencies", ["prior-fixed", "var-fixed", "var-resampled"])
+def test_what_a_seed_gives_back_is_not_saved(frequencies: Any, tmp_path: Path):
+    tagger = small_tagger(frequencies=frequencies, n_random_features=1000).fit(X, Y)
+    tagger.save(tmp_path / "model")
+    names = io.read_model(tmp_path / "model")[1].keys()
+    assert NOISE not in names
+    assert (f"{NOISE}_seed" in names) == (frequencies != "var-resampled")
+    learnt = frequencies != "prior-fixed"
+    assert ("model.latents.layers.0.q_mean" in names) == learnt
+    n_bytes = (tmp_path / "model" / "tensors.safetensors").stat().st_size
+    stored = tagger.settings_.n_features * 1000 * 4
+    # The weights of the functions, and frequencies that were learnt: their means and variances.
+    assert n_bytes < 2.5 * 1000 * 4 * len(tagger.classes_) + 2 * stored * learnt + 10_000
+    assert_same_answers(pickle.loads(pickle.dumps(tagger)), tagger, X)
+    assert len(pickle.dumps(tagger.model_)) < n_bytes + 30_000
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -150,6 +168,7 @@ def _nan(tensor: torch.Tensor) -> torch.Tensor:
 
 
 HUGE = 10**12
+NOISE = "model.latents.layers.0.noise"
 ALTERED: dict[str, tuple[str, Callable[[Path], None]]] = {
     **{
         f"{name} = {value!r}": ("random-features", _settings(**{name: value}))
@@ -205,7 +224,13 @@ ALTERED: dict[str, tuple[str, Callable[[Path], None]]] = {
     "shape": ("linear", _tensor("model.latents.q_mean", lambda mean: mean[:-1])),
     "shape of transitions": ("linear", _tensor("model.likelihood.q_mean", lambda mean: mean[:2, :2])),
     "NaN": ("linear", _tensor("model.likelihood.log_ratio", _nan)),
-    "NaN in what was drawn": ("random-features", _tensor("model.latents.layers.0.noise", _nan)),
+    "a seed below zero": ("random-features", _tensor(f"{NOISE}_seed", lambda seed: seed - 2**62)),
+    "a seed that is a number": ("random-features", _tensor(f"{NOISE}_seed", torch.Tensor.float)),
+    "several seeds": ("random-features", _tensor(f"{NOISE}_seed", lambda seed: seed.expand(2))),
+    "noise beside its seed": (
+        "random-features",
+        lambda folder: _rewrite(folder, tensors={NOISE: torch.zeros(8, 1000)}),
+    ),
     "types": ("linear", _tensor("model.mixing.bias", torch.Tensor.double)),
     "integers": ("linear", _tensor("model.mixing.bias", lambda bias: bias.to(torch.int64))),
     "tensor missing": ("linear", lambda folder: _rewrite(folder, tensors={"model.mixing.bias": None})),

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.label_tree.small import D, K, N, small_classifier, small_data
 
 from extremegp import LabelTreeGPClassifier
-from extremegp.errors import ModelFormatError
+from extremegp.errors import BudgetWarning, ModelFormatError
 from extremegp.label_tree import LabelTreeModel, combiner, levels, parts_folder, training
 from extremegp.label_tree.evidence import SHARES
 from extremegp.label_tree.model import Evidence
@@ -292,7 +292,9 @@ def test_parts_without_their_checkpoint_are_left_overs(checkpoint: Path):
 
 
 def test_a_time_budget_grows_fewer_trees_but_one(monkeypatch: pytest.MonkeyPatch):
-    classifier = small_classifier(n_trees=50, time_budget=1e-3).fit(*small_data())
+    classifier = small_classifier(n_trees=50, time_budget=1e-3)
+    with pytest.warns(BudgetWarning, match="is enough for 1 of 50 trees: give more time, or set n_trees=1"):
+        classifier.fit(*small_data())
     assert len(classifier.settings_.trees) == 1
     assert classifier.predict_topk(small_data()[0], 3).labels.shape == (N, 3)
     assert len(small_classifier(n_trees=3, time_budget=1e6).fit(*small_data()).settings_.trees) == 3

@@ -11,7 +11,7 @@ from tests.estimators.small import small_classifier, small_data
 from tests.estimators.small_sequences import small_tagger, sticky
 
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
-from extremegp.errors import MemoryPlanError, SettingsError
+from extremegp.errors import BudgetWarning, MemoryPlanError, SettingsError
 from extremegp.settings import memory
 from extremegp.settings.memory import described, memory_left, memory_limit, plan_within
 from extremegp.settings.model import ModelSettings
@@ -223,7 +223,9 @@ def test_a_time_budget_plans_the_steps_on_sequences(monkeypatch: pytest.MonkeyPa
 
     monkeypatch.setattr(loop, "time", clock)
     monkeypatch.setattr(Steps, "gradients", slow)
-    tagger = small_tagger(epochs=100, time_budget=20.0).fit(*sticky(12))
+    tagger = small_tagger(epochs=100, time_budget=20.0)
+    with pytest.warns(BudgetWarning, match="of 20 s is enough for 7.1 % of the training that these settings need"):
+        tagger.fit(*sticky(12))
     last = tagger.history_[-1]
     # Of two steps an epoch; the plan is known from the start, so that the learning rate comes down to its end.
     assert 4 <= len(tagger.history_) <= 10

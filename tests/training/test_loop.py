@@ -679,7 +679,7 @@ def test_one_draw_is_taken_in_the_first_half_of_the_steps_and_then_as_many_as_as
 def test_frequencies_and_hyperparameters_keep_still_until_their_share_of_the_steps(frequencies: str):
     model = _sequence_model(frequencies=frequencies)
     starts = {name: parameter.detach().clone() for name, parameter in model.named_parameters()}
-    noise = [layer.noise.clone() for layer in model.latents.layers if layer.fixed]
+    noise = [layer.drawn().clone() for layer in model.latents.layers if layer.fixed]
     moved: dict[str, int] = {}
 
     class Watching(NoReporter):
@@ -700,7 +700,7 @@ def test_frequencies_and_hyperparameters_keep_still_until_their_share_of_the_ste
     }
     assert moved == first
     for before, layer in zip(noise, model.latents.layers, strict=False):
-        assert torch.equal(layer.noise, before)
+        assert torch.equal(layer.drawn(), before)
 
 
 @pytest.mark.parametrize("interrupt_at", [[1], [8], [9], [3, 10, 15]], ids=str)

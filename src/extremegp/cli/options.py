@@ -18,6 +18,9 @@ Json = Annotated[
     str | None,
     typer.Option("--json", metavar="FILE", help="Write the result as JSON to a file; '-' is standard output, alone."),
 ]
+Everything = Annotated[
+    bool, typer.Option("--all", help="Show all settings that follow from those given, and sizes, too.")
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only errors and warnings.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Equal seeds give equal models.")]
 TrainingData = Annotated[Path, typer.Argument(metavar="DATA", help="Labelled training data.")]

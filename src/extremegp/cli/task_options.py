@@ -40,16 +40,30 @@ _WHAT: dict[TaskName, str] = {
 _INSTEAD = {"--labels-names": "; --labels takes names of classes"}
 
 
+_NOT_OF_A_MODEL = {"--out", "--overwrite", "--fresh", "--json", "--quiet"}
+
+
+def given(context: typer.Context) -> dict[str, Any]:
+    """The options that were given and have to do with what a model becomes, by name."""
+    return {
+        max(parameter.opts, key=len): context.params[str(parameter.name)]
+        for parameter in context.command.params
+        if context.params[str(parameter.name)] not in (parameter.default, [], ())
+        and parameter.param_type_name == "option"
+        and not {*parameter.opts} & _NOT_OF_A_MODEL
+    }
+
+
 def refuse_foreign(context: typer.Context, task: Task[Any], because: str) -> None:
     """Refuse options that a task has no use for; `because` says what decided the task."""
-    given = {
+    wanted = {
         option
         for parameter in context.command.params
         if context.params[str(parameter.name)] not in (parameter.default, [], ())
         for option in parameter.opts
     }
     for option, tasks in TASKS_OF.items():
-        if option not in given or task.name in tasks:
+        if option not in wanted or task.name in tasks:
             continue
         if task.name == "sequence":
             raise SettingsError(f"{option} is not for sequences, which are read in columns, but {because}")

@@ -103,7 +103,7 @@ def train(
     chosen, because = _task(source, task, preset, template)
     refuse_foreign(context, chosen, because)
     checkpoint = Path(f"{out}.checkpoint")
-    given = {
+    named = {
         "time_budget": None if time_budget is None else duration(time_budget),
         "features": features,
         "max_memory": max_memory,
@@ -112,7 +112,7 @@ def train(
         source=source,
         because=because,
         asked=task != "auto",
-        params={name: value for name, value in given.items() if value is not None}
+        params={name: value for name, value in named.items() if value is not None}
         | {"random_state": seed, "checkpoint": checkpoint, "verbose": not quiet},
         settings=settings or [],
         preset=preset,
@@ -132,7 +132,9 @@ def train(
         say(note)
     resumed = _fit(training, checkpoint, fresh=fresh, quiet=quiet)
     if _leads():
-        training.classifier.save(out)
+        classifier = training.classifier
+        classifier.origin_ = classifier.origin_.of_files(data, valid, given(context))
+        classifier.save(out)
         _discard(checkpoint)
     result = {"model": str(out)} | _summarise(report, chosen, training, str(out), validated=valid is not None)
     report.lines(f"Next: extremegp evaluate {shlex.quote(str(out))} TEST_DATA{source.hint}")

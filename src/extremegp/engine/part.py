@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import inspect
 from abc import ABC
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
@@ -143,6 +143,9 @@ class Part(nn.Module, ABC):
         """A step along the natural gradient of the bound, see `Posterior.natural_step`."""
         raise TypeError(f"{type(self).__name__} has no natural gradient in closed form")
 
+    def expect(self, names: Collection[str]) -> None:
+        """Get ready to load tensors of these names, where an earlier version of the part has had others."""
+
     def step_elements(self, sizes: StepSizes) -> int:
         """Numbers of the training precision that a step takes for the part, its parameters and their moments aside."""
         return 0
@@ -155,6 +158,14 @@ class Part(nn.Module, ABC):
 def parts_of(module: nn.Module) -> Iterator[Part]:
     """The module and all in it that are parts, in the order of their registration."""
     return (part for part in module.modules() if isinstance(part, Part))
+
+
+def expect_tensors(module: nn.Module, names: Collection[str]) -> None:
+    """Get all parts of a module ready to load tensors of these names."""
+    for path, part in module.named_modules():
+        if isinstance(part, Part):
+            prefix = f"{path}." if path else ""
+            part.expect({name.removeprefix(prefix) for name in names if name.startswith(prefix)})
 
 
 class _Unsaved:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import math
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -22,10 +21,12 @@ from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.part import Part
+from extremegp.engine.part import Part, expect_tensors
 from extremegp.errors import DataError, ModelFormatError, SettingsError
-from extremegp.estimators.fitting import DTYPES, Examples, check_dense, fit_model, instance_noise
+from extremegp.estimators.budget import fit_within_budget
+from extremegp.estimators.fitting import DTYPES, Examples, check_dense, instance_noise
 from extremegp.estimators.kept import Kept
+from extremegp.estimators.origin import Origin, joined_history, split_history
 from extremegp.estimators.parameters import complete_docstring
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
@@ -45,6 +46,8 @@ class GPEstimator(BaseEstimator):
     """A scikit-learn estimator with `save` and `extremegp.load`."""
 
     _target_kinds: ClassVar[tuple[str, ...]]
+    origin_: Origin | None
+    format_version_: int
     label_titles_: list[str] | None
     _kept: Kept
 
@@ -121,6 +124,8 @@ class GPEstimator(BaseEstimator):
         """
         check_is_fitted(self, "model_")
         feature_config, feature_arrays = self.features_.to_state()
+        history, seconds = split_history(self.history_)
+        origin = getattr(self, "origin_", None)
         params = {name: _plain(value) for name, value in self.get_params(deep=False).items() if name not in _UNSAVED}
         config = {
             "estimator": type(self).__name__,
@@ -129,10 +134,13 @@ class GPEstimator(BaseEstimator):
             "features": feature_config,
             "labels": None if self.label_space_ is None else self.label_space_.to_config(),
             "target_kind": self.target_kind_,
-            "history": self.history_,
+            "history": history,
             "n_rows": self.n_rows_,
             "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
             "label_titles": self.label_titles_,
+            "origin": origin and origin.to_config(),
+            # All that differs between two runs with one seed.
+            "run": {"trained": origin and origin.trained, "seconds": seconds},
         }
         tensors = {f"model.{name}": tensor for name, tensor in self.model_.state_dict().items()}
         tensors |= {f"features.{name}": torch.from_numpy(np.array(array)) for name, array in feature_arrays.items()}
@@ -164,16 +172,11 @@ class GPEstimator(BaseEstimator):
             ) from error
         features = cls._features_from(config.get("features"), arrays)
         label_counts = tensors.get("label_counts")
-        n_rows, labels, history = config.get("n_rows"), config.get("labels"), config.get("history")
+        n_rows, labels = config.get("n_rows"), config.get("labels")
+        history, origin = _history_and_origin(config, folder)
         if label_counts is None or label_counts.shape != (settings.n_labels,) or label_counts.dtype != torch.int64:
             raise ModelFormatError(f"{folder}: the label counts do not fit {settings.n_labels} labels")
-        if (
-            not isinstance(n_rows, int)
-            or not 1 <= n_rows < 2**63
-            or not isinstance(history, list)
-            or not all(map(_is_record, history))
-            or features.n_features_in != settings.n_features
-        ):
+        if not isinstance(n_rows, int) or not 1 <= n_rows < 2**63 or features.n_features_in != settings.n_features:
             raise ModelFormatError(f"{folder}: the configuration contradicts itself")
         if config.get("target_kind") not in cls._target_kinds:
             raise ModelFormatError(f"{folder}: unknown kind of targets {config.get('target_kind')!r}")
@@ -189,6 +192,7 @@ class GPEstimator(BaseEstimator):
             instance_noise=_instance_noise(_part(tensors, _NOISE), model, device, folder),
             feature_names=_feature_names(config.get("feature_names"), features, folder),
         )
+        estimator.origin_, estimator.format_version_ = origin, config["format_version"]
         estimator.label_titles_ = _label_titles(config.get("label_titles"), settings.n_labels, folder)
         return estimator
 
@@ -243,6 +247,10 @@ class VariationalEstimator(GPEstimator):
     def _takes(cls, likelihood: type[Likelihood]) -> bool:
         """Whether the estimator's targets are what this likelihood is of."""
 
+    def _instead(self) -> list[dict[str, Any]]:
+        """Parameters of quicker methods, the better first, for a time budget that is too small for this one."""
+        return []
+
     def check_params(self) -> None:
         """Refuse parameters that no data would make possible.
 
@@ -271,17 +279,17 @@ class VariationalEstimator(GPEstimator):
     ) -> None:
         """Become fitted; `known` is what `_adopt` takes besides."""
         params = self.get_params(deep=False)
-        if "features" in params:
-            # What "auto" chose.
+        if params.get("features") == "auto":
             params["features"] = known["features"].kind
         if not getattr(params["kernel"], "needs_dense", False):
             data, held_out = data.in_suited_form(), held_out and held_out.in_suited_form()
         # What was kept of another model takes memory.
         self._kept = Kept()
-        fitted = fit_model(
+        fitted = fit_within_budget(
             params,
             data,
             held_out,
+            instead=self._instead(),
             translate=lambda params: self._translated(params, data),
             rng=rng,
             seed=seed,
@@ -291,6 +299,11 @@ class VariationalEstimator(GPEstimator):
         self.lowered_ = fitted.lowered
         noise = instance_noise(fitted.model, data, fitted.mean_logits, np.random.default_rng(seed))
         self._adopt(fitted.model, settings=fitted.settings, history=fitted.history, instance_noise=noise, **known)
+        training, validation = (
+            part and part.origin(content) for part, content in zip((data, held_out), fitted.contents, strict=True)
+        )
+        assert training is not None
+        self.origin_ = Origin.now(self, drawn_seed=seed, training=training, validation=validation)
 
     def predictor(self) -> Predictor:
         """What predicts, a block of rows or sequences at a time; the same one until `model_` changes."""
@@ -390,6 +403,7 @@ def _model(
             model = settings.build().to(dtypes.pop())
     except RuntimeError as error:
         raise ModelFormatError(f"{folder}: the sizes in the configuration are beyond any tensor's") from error
+    expect_tensors(model, state.keys())
     copy_state(model, state, source=folder)
     return model.requires_grad_(False)
 
@@ -439,9 +453,13 @@ def _feature_names(names: Any, features: Features | SequenceFeatures, folder: st
     return names
 
 
-def _is_record(record: Any) -> bool:
-    return (
-        isinstance(record, dict)
-        and {"epoch", "elbo", "seconds"} <= record.keys()
-        and all(isinstance(value, (int, float)) and math.isfinite(value) for value in record.values())
-    )
+def _history_and_origin(config: dict[str, Any], folder: str | Path) -> tuple[list[dict[str, float]], Origin | None]:
+    """How training went, and what made the model, which those of format version 1 do not say."""
+    run, origin = config.get("run", {}), config.get("origin")
+    try:
+        if not isinstance(run, dict):
+            raise ModelFormatError("what it says of its run is damaged")
+        history = joined_history(config.get("history"), run.get("seconds"))
+        return history, None if origin is None else Origin.from_config(origin, run.get("trained"))
+    except ModelFormatError as error:
+        raise ModelFormatError(f"{folder}: {error}") from error

@@ -23,6 +23,7 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError, SettingsError
+from extremegp.estimators.origin import DataOrigin
 from extremegp.metrics import TopK, precision_at_k
 from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise
@@ -74,6 +75,10 @@ class Examples(NamedTuple):
         """With inputs in the form that is faster for them, CSR or an array: equal numbers then train equal models."""
         return self._replace(x=suited_form(self.x))
 
+    def origin(self, content: str) -> DataOrigin:
+        """What is told of it, whose hash is known."""
+        return DataOrigin(*self.x.shape, n_labels=self.y.shape[1], n_units=self.n_units, content=content)
+
     def arrays(self) -> list[Any]:
         """All of it, for a fingerprint."""
         return [part for part in self if part is not None]
@@ -88,6 +93,7 @@ class FittedModel(NamedTuple):
         history: a record per epoch.
         mean_logits: what its mean function scales at the training rows, without the row itself.
         lowered: the parameters that memory made lower, with what they would have been and what they are.
+        contents: hashes of the training rows, and of those held out if there are any.
     """
 
     model: VariationalModel
@@ -95,6 +101,7 @@ class FittedModel(NamedTuple):
     history: list[dict[str, float]]
     mean_logits: NDArray[np.float32] | None
     lowered: dict[str, tuple[Any, Any]]
+    contents: tuple[str, str]
 
 
 @within_quota()
@@ -108,6 +115,8 @@ def fit_model(
     seed: int,
     score_name: str,
     propensities: NDArray[np.float64] | None = None,
+    judge: Callable[[float, float, float], None] | None = None,
+    spent: float = 0.0,
 ) -> FittedModel:
     """Build, start and train the model that an estimator's parameters ask for.
 
@@ -120,6 +129,8 @@ def fit_model(
         seed: decides the training.
         score_name: what P@1 on the held-out rows is called.
         propensities: of the labels, K.
+        judge: as `train` takes it.
+        spent: likewise.
 
     Raises:
         DataError: the kernel needs dense inputs.
@@ -151,7 +162,7 @@ def fit_model(
         start.sample  # noqa: B018 (drawn first, whatever the latents)
     mean_logits = model.start(start)
     model.to(device=machine.device, dtype=dtype)
-    hashed: list[Any] = [*data.arrays(), *(() if held_out is None else held_out.arrays())]
+    contents = content_hash(data.arrays()), content_hash([] if held_out is None else held_out.arrays())
     history = train(
         model,
         data.x,
@@ -164,12 +175,14 @@ def fit_model(
         score_name=score_name,
         checkpoint=params["checkpoint"],
         fingerprint=fingerprint(
-            hashed if propensities is None else [*hashed, propensities],
+            contents if propensities is None else (*contents, content_hash([propensities])),
             {**settings.to_config(), **asdict(training), **starts, "dtype": params["dtype"]},
         ),
         world=machine,
+        judge=judge,
+        spent=spent,
     )
-    return FittedModel(model.requires_grad_(False), settings, history, mean_logits, plan.lowered)
+    return FittedModel(model.requires_grad_(False), settings, history, mean_logits, plan.lowered, contents)
 
 
 def _planned(
@@ -360,12 +373,23 @@ def named_columns(names: Sequence[str | int], y: FloatCSR, space: LabelSpace | N
     return LabelSpace(names)
 
 
-def fingerprint(matrices: Iterable[Any], settings: dict[str, Any]) -> str:
-    """Equal for runs on equal data with equal settings; how often progress is saved makes no difference."""
-    settings = {name: value for name, value in settings.items() if name != "checkpoint_seconds"}
-    digest = hashlib.blake2b(json.dumps(settings, sort_keys=True).encode(), digest_size=16)
+def content_hash(matrices: Iterable[Any]) -> str:
+    """Equal for equal matrices in equal forms."""
+    digest = hashlib.blake2b(digest_size=16)
     for matrix in matrices:
         names = ("indptr", "indices", "data") if scipy.sparse.issparse(matrix) else ()
         for array in [getattr(matrix, name) for name in names] or [matrix]:
             digest.update(np.ascontiguousarray(array).view(np.uint8).data)
     return digest.hexdigest()
+
+
+def fingerprint(contents: Iterable[str], settings: dict[str, Any]) -> str:
+    """Equal for runs on equal data with equal settings; how often progress is saved makes no difference.
+
+    Args:
+        contents: hashes of the data.
+        settings: that decide the result.
+    """
+    settings = {name: value for name, value in settings.items() if name != "checkpoint_seconds"}
+    text = json.dumps([settings, *contents], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

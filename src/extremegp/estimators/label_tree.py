@@ -20,8 +20,9 @@ from extremegp.engine.matrices import column_counts
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns
-from extremegp.estimators.fitting import fingerprint
+from extremegp.estimators.fitting import content_hash, fingerprint
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encode_as_known
+from extremegp.estimators.origin import DataOrigin, Origin
 from extremegp.estimators.parameters import RunParameters
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.settings.domains import number
@@ -146,6 +147,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         n_weights = training.n_trees * training.n_weights * y.shape[1]
         needed = _WEIGHT_BYTES * n_weights + _entry_bytes(x, y)
         check_memory(needed, settings="n_trees or n_weights", available=left)
+        content = content_hash([x, y])
         model, settings, history = grow(
             x,
             y,
@@ -153,7 +155,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             reporter=ProgressReporter() if self.verbose and machine.leads else NoReporter(),
             world=machine,
             checkpoint=self.checkpoint,
-            fingerprint=fingerprint([x, y], asdict(training)),
+            fingerprint=fingerprint([content], asdict(training)),
         )
         self._adopt(
             model,
@@ -168,6 +170,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             feature_names=column_names(X),
         )
         self.n_held_out_ = training.n_held_out
+        told = DataOrigin(*x.shape, n_labels=y.shape[1], n_units=training.n_held_out, content=content)
+        self.origin_ = Origin.now(self, drawn_seed=seed, training=told)
         if validation is not None:
             self.history_[-1]["validation_P@1"] = self.score(*validation)
         return self

@@ -29,7 +29,8 @@ class RunParameters:
 
     Args:
         time_budget: seconds of training to plan for, without those of its start (k-means and regression); None for no
-            limit.
+            limit. One that is enough for less than a quarter of the steps warns (`BudgetWarning`); of sequences whose
+            latent functions were left as by default, linear functions then take the place of random features.
         checkpoint: file to save progress to. If it exists, training resumes from it. Remove it once the model is saved.
         checkpoint_seconds: seconds between two savings of progress.
         random_state: seed; equal seeds give equal models on the same machine.

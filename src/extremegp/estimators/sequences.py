@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
@@ -187,6 +188,14 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
         n_stored = max(1, int(np.diff(x.indptr).max()) if issparse(x) else x.shape[1])
         sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_stored": n_stored}
         return sequence_params(params, n_sequences=len(data.lengths), **sizes)
+
+    def _instead(self) -> list[dict[str, Any]]:
+        # Whoever chose anything about the latent functions is left with it.
+        of_latents = ("latents", "kernel", "n_layers", "n_random_features", "n_reduced", "linear_term", "frequencies")
+        defaults = {name: entry.default for name, entry in inspect.signature(type(self)).parameters.items()}
+        if self.time_budget is None or any(getattr(self, name) != defaults[name] for name in of_latents):
+            return []
+        return [{"latents": "linear-mean-field"}, {"latents": "linear-point", "transitions": "point"}]
 
     @classmethod
     def _takes(cls, likelihood: type[Likelihood]) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
@@ -13,7 +14,7 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
-from extremegp.errors import ModelFormatError
+from extremegp.errors import BudgetWarning, ModelFormatError
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels
 from extremegp.label_tree.combiner import train_combiner
@@ -21,6 +22,7 @@ from extremegp.label_tree.evidence import N_EVIDENCE
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes, combiner_settings
 from extremegp.label_tree.nodes import fit_nodes
+from extremegp.progress import spoken
 from extremegp.storage.tensors import copy_state
 from extremegp.threads import within_quota
 from extremegp.training.distributed import World
@@ -145,6 +147,7 @@ class _Growth:
     def grow(self, interrupt: GracefulInterrupt) -> None:
         for tree, shape in enumerate(self.shapes):
             if tree and self._out_of_time(tree):
+                self._warn_of_budget(tree)
                 break
             self.nodes.append([])
             for depth, level in enumerate(shape.levels(self.seen_y, self.seen_rows)):
@@ -185,6 +188,14 @@ class _Growth:
             return False
         (slowest,) = self.world.most(self.progress.seconds())
         return slowest * (n_grown + 1) / n_grown > 0.85 * self.training.time_budget
+
+    def _warn_of_budget(self, n_grown: int) -> None:
+        text = (
+            f"a time budget of {spoken(self.training.time_budget or 0)} is enough for {n_grown} of "
+            f"{self.training.n_trees} trees: give more time, or set n_trees={n_grown}"
+        )
+        if self.world.leads:
+            warnings.warn(text, BudgetWarning, stacklevel=4)
 
     def _nodes(self, key: str, level: Level, batch: NodeBatch) -> Nodes:
         """The nodes of a batch, fitted now or by a run that was interrupted."""

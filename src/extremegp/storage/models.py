@@ -16,7 +16,8 @@ from extremegp.errors import DataError, ModelFormatError
 from extremegp.storage.streams import writing
 from extremegp.storage.tensors import read_tensors, write_tensors
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
+_READ_VERSIONS = (1, 2)
 _CONFIG, _TENSORS = "config.json", "tensors.safetensors"
 _MAX_CONFIG_BYTES = 1 << 28
 
@@ -78,9 +79,10 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
         raise ModelFormatError(f"{path}: not valid JSON ({error})") from error
     if not isinstance(config, dict) or "format_version" not in config:
         raise ModelFormatError(f"{path}: not the configuration of a saved model")
-    if config["format_version"] != FORMAT_VERSION:
+    if config["format_version"] not in _READ_VERSIONS:
+        versions = " and ".join(map(str, _READ_VERSIONS))
         raise ModelFormatError(
-            f"{path}: format version {config['format_version']!r}, and this library reads {FORMAT_VERSION}; "
+            f"{path}: format version {config['format_version']!r}, and this library reads {versions}; "
             "install the version of extremegp that wrote it"
         )
     tensors, _ = read_tensors(folder / _TENSORS)

@@ -52,6 +52,8 @@ def train(
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
     world: World | None = None,
+    judge: Callable[[float, float, float], None] | None = None,
+    spent: float = 0.0,
 ) -> list[dict[str, float]]:
     """Train in place.
 
@@ -75,6 +77,9 @@ def train(
         checkpoint: file to save progress to and to resume from.
         fingerprint: identifies data and settings, so that a checkpoint of another run is refused.
         world: the processes that train together; by default those that `torchrun` started, see `world`.
+        judge: told, where there is a time budget, of the share of the steps that it is enough for, of the seconds that
+            all would take, and of those that finding out took; it may raise to end training before it begins.
+        spent: seconds of the time budget that are gone already.
 
     Returns:
         One record per epoch: epoch, elbo (full data, mean over the epoch's batches; an unbiased estimate where labels
@@ -91,7 +96,20 @@ def train(
     if world is None:
         world = launched(next(model.parameters()).device)
     return _Run(
-        model, x, y, settings, reporter, lengths, mean_logits, validate, score_name, checkpoint, fingerprint, world
+        model,
+        x,
+        y,
+        settings,
+        reporter,
+        lengths,
+        mean_logits,
+        validate,
+        score_name,
+        checkpoint,
+        fingerprint,
+        world,
+        judge,
+        spent,
     ).run()
 
 
@@ -110,7 +128,10 @@ class _Run:
         checkpoint: str | Path | None,
         fingerprint: str,
         world: World,
+        judge: Callable[[float, float, float], None] | None,
+        spent: float,
     ) -> None:
+        self.judge, self.spent = judge, world.most(spent)[0]
         self.n_rows, self.settings, self.world = x.shape[0], settings, world
         self.reporter, self.validate = reporter, validate
         self.score_name, self.checkpoint, self.fingerprint = score_name, checkpoint, fingerprint
@@ -171,7 +192,7 @@ class _Run:
             )
         else:
             scales = step_scales(self.model, self.steps.parameters, self.settings)
-            self.progress = Progress(step=0, total_steps=self._planned_steps(), step_scales=scales)
+            self.progress = Progress(step=0, total_steps=self._planned_steps(), step_scales=scales, seconds=self.spent)
         self.scales = dict(zip(self.steps.parameters, self.progress.step_scales, strict=True))
         self.started = self.saved_at = time.monotonic()
         self.seconds_before = self.progress.seconds
@@ -180,8 +201,12 @@ class _Run:
         steps = self.settings.epochs * self.steps_per_epoch
         if self.settings.time_budget is None:
             return steps
+        begun = time.monotonic()
+        seconds = self._seconds_per_step()
         # Some of the budget is left for validation and for a machine that slows down.
-        affordable = 0.85 * self.settings.time_budget / self._seconds_per_step()
+        affordable = 0.85 * max(0.0, self.settings.time_budget - self.spent) / seconds
+        if self.judge is not None:
+            self.judge(affordable / steps, seconds * steps, time.monotonic() - begun)
         return max(1, min(steps, int(affordable)))
 
     def _seconds_per_step(self) -> float:

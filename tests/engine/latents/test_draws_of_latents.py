@@ -213,7 +213,7 @@ def test_draws_of_a_deep_network_have_the_moments_of_networks_whose_weights_are_
         layers = []
         for layer in latents.layers:
             fixed = layer.q_mean is None
-            noise = as_array(layer.noise) if fixed else drawn(layer.q_mean, layer.log_ratio)
+            noise = as_array(layer.drawn()) if fixed else drawn(layer.q_mean, layer.log_ratio)
             omega = np.exp(0.5 * as_array(layer.log_weights))[:, None] * noise
             layers.append(Layer(omega, float(layer.log_amplitude.detach().exp())))
         hidden = [drawn(weights.q_mean, weights.log_variance) for weights in latents.hidden]

@@ -79,7 +79,7 @@ def test_features_converge_to_the_kernel_without_bias_at_the_monte_carlo_rate(ke
         estimates = []
         for _ in range(repeats):
             if layer.fixed:
-                layer.noise.normal_(generator=generator)
+                layer.draw_once(generator)
             with torch.no_grad():
                 phi = layer.features(x @ layer.omega(generator)).numpy()
             estimates.append(phi @ phi.T)
@@ -109,7 +109,7 @@ def test_frequencies_have_the_moments_of_their_posterior(frequencies: str):
     drawn = []
     for _ in range(10_000):
         if layer.fixed:
-            layer.noise.normal_(generator=generator)
+            layer.draw_once(generator)
         drawn.append(as_array(layer.omega(generator)).flatten())
     deviations = np.exp(0.5 * as_array(layer.log_weights))[:, None]
     mean = (as_array(layer.q_mean) * deviations).flatten()
@@ -122,7 +122,7 @@ def test_frequencies_have_the_moments_of_their_posterior(frequencies: str):
 def test_frequencies_move_with_the_weights_and_only_resampled_ones_with_the_generator(frequencies: str):
     layer = _layer("se", frequencies)
     if layer.fixed:
-        layer.noise.normal_(generator=torch.Generator().manual_seed(0))
+        layer.draw_once(torch.Generator().manual_seed(0))
     randomise(layer)
 
     def omega(seed: int = 0) -> Tensor:
@@ -155,7 +155,7 @@ def _at_draws(network: DeepRandomFeatures, kernel: str, seed: int) -> tuple[np.n
             weights = network.hidden[index - 1]
             noise = normal(weights.q_mean.shape)
             hidden.append(as_array(weights.q_mean) + np.sqrt(np.exp(as_array(weights.log_variance))) * noise)
-        omega = as_array(layer.noise) if layer.fixed else normal(layer.q_mean.shape)
+        omega = as_array(layer.drawn()) if layer.fixed else normal(layer.q_mean.shape)
         if layer.q_mean is not None:
             omega = as_array(layer.q_mean) + np.sqrt(np.exp(as_array(layer.log_ratio))) * omega
         omega = np.sqrt(np.exp(as_array(layer.log_weights)))[:, None] * omega

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable
-from typing import Literal, get_args
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, Literal, get_args
 
 import torch
 from jaxtyping import Float, Int
@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
 from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.normals import SEED_LIMIT, STREAM, seeded_normals
 from extremegp.engine.part import Part, StepSizes, TrainingData
 from extremegp.engine.sparse import Inputs, matmul, row_sparse_matmul, weighted_square_norms
 
@@ -35,33 +36,69 @@ class RandomFeatures(Part):
         frequencies: "prior-fixed" draws Omega from its prior once (moving with w), "var-fixed" learns a factorised
             Gaussian q(Omega) with noise that is drawn once, "var-resampled" draws that noise anew at every step.
         ard: one w for every input, or one for all.
+
+    What is drawn once, `noise`, is what `noise_seed` gives back, and only that is saved.
     """
 
-    noise: Float[Tensor, "D R"]
+    noise: Float[Tensor, "D R"] | None
+    noise_seed: Int[Tensor, ""]
+    noise_stream: Int[Tensor, ""]
 
     def __init__(
         self, n_inputs: int, n_random: int, *, kernel: FeatureKernel, frequencies: Frequencies, ard: bool
     ) -> None:
         super().__init__()
-        self.kernel, self.frequencies, self.n_random = kernel, frequencies, n_random
+        self.kernel, self.frequencies, self.n_inputs, self.n_random = kernel, frequencies, n_inputs, n_random
         self.n_features = 2 * n_random if kernel == "se" else n_random
         self.log_weights = nn.Parameter(torch.zeros(n_inputs if ard else 1))
         self.log_amplitude = nn.Parameter(torch.zeros(()))
         self.fixed = frequencies != "var-resampled"
         if self.fixed:
-            self.register_buffer("noise", torch.zeros(n_inputs, n_random))
+            self.register_buffer("noise", None, persistent=False)
+            self.register_buffer("noise_seed", torch.zeros((), dtype=torch.int64))
+            self.register_buffer("noise_stream", torch.tensor(STREAM))
+            self.index_limits = {"noise_seed": SEED_LIMIT, "noise_stream": STREAM + 1}
         self.q_mean: nn.Parameter | None = None
         if frequencies != "prior-fixed":
             # In units of the prior's deviations: q starts as the prior, whatever the weights are.
             self.q_mean = nn.Parameter(torch.zeros(n_inputs, n_random))
             self.log_ratio = nn.Parameter(torch.zeros(n_inputs, n_random))
 
+    def draw_once(self, generator: torch.Generator) -> None:
+        """Take other noise."""
+        self.noise_seed.fill_(int(torch.randint(SEED_LIMIT, (), generator=generator)))
+        self.noise = None
+
+    def drawn(self) -> Float[Tensor, "D R"]:
+        """What was drawn once; made when it is first needed, by when inputs as wide have been seen."""
+        if self.noise is None:
+            self.noise = seeded_normals(int(self.noise_seed), (self.n_inputs, self.n_random)).to(self.log_weights)
+        return self.noise
+
+    def expect(self, names: Collection[str]) -> None:
+        if self.fixed and "noise" in names:
+            # As format version 1 has it, which had no seeds.
+            del self.noise_seed, self.noise_stream
+            self.register_buffer("noise", self.log_weights.new_zeros(self.n_inputs, self.n_random))
+
+    def _load_from_state_dict(self, state_dict: Mapping[str, Any], prefix: str, *args: Any) -> None:
+        super()._load_from_state_dict(state_dict, prefix, *args)
+        if self.fixed and prefix + "noise" not in state_dict:
+            self.noise = None
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Without what the seed gives back."""
+        state: dict[str, Any] = {**self.__dict__}
+        if "noise_seed" in self._buffers:
+            state["_buffers"] = {**self._buffers, "noise": None}
+        return state
+
     def omega(self, generator: torch.Generator) -> Float[Tensor, "D R"]:
         """A draw of the spectral frequencies."""
         deviations = (0.5 * self.log_weights).exp().unsqueeze(-1)
         if self.q_mean is None:
-            return self.noise * deviations
-        noise = self.noise if self.fixed else torch.empty_like(self.q_mean).normal_(generator=generator)
+            return self.drawn() * deviations
+        noise = self.drawn() if self.fixed else torch.empty_like(self.q_mean).normal_(generator=generator)
         return torch.addcmul(self.q_mean, (0.5 * self.log_ratio).exp(), noise) * deviations
 
     def features(self, projected: Float[Tensor, "B R"]) -> Float[Tensor, "B F"]:
@@ -183,7 +220,7 @@ class DeepRandomFeatures(Latents):
                 layer.log_weights[:n_hidden] = -math.log(n_hidden)
                 layer.log_weights[n_hidden:] = -math.log(inputs_size)
             if layer.fixed:
-                layer.noise.normal_(generator=generator)
+                layer.draw_once(generator)
             if hidden is not None:
                 hidden.q_mean.normal_(generator=generator)
         self._expansions()[-1].log_amplitude.fill_(math.log(amplitude))
@@ -227,7 +264,7 @@ class DeepRandomFeatures(Latents):
         features = expansions[-1].n_features
         passes = 1 if self.is_flat else sizes.draws
         # What is drawn once has neither gradient nor moments; its product with the deviations has a gradient.
-        drawn = sum(2 * layer.noise.numel() for layer in expansions if layer.fixed)
+        drawn = sum(2 * layer.n_inputs * layer.n_random for layer in expansions if layer.fixed)
         drawn += sum(4 * passes * layer.q_mean.numel() for layer in expansions if layer.q_mean is not None)
         weights = 3 * sizes.sequences * features * sizes.draws * self.n_functions
         return 4 * sizes.rows * features * len(expansions) * passes + weights + drawn
