@@ -189,7 +189,9 @@ class _Line:
         before, width, after = self.laid_out(options.max_width)
         full, empty = ("#", "-") if options.ascii_only or options.legacy_windows else ("━", "─")
         n_full = round(self.share * width)
-        bar = [(full * n_full, "bar.complete"), (empty * (width - n_full), "bar.back"), " "] if width else []
+        bar: list[str | tuple[str, str]] = []
+        if width:
+            bar = [(full * n_full, "bar.complete"), (empty * (width - n_full), "bar.back"), " "]
         yield Text.assemble(before, " ", *bar, after, no_wrap=True, overflow="crop")
 
     def __str__(self) -> str:

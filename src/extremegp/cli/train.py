@@ -50,7 +50,7 @@ from extremegp.cli.console import Report, check_input, load_libraries, percent
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import TaskName
 from extremegp.cli.settings import duration, one_of
-from extremegp.cli.task_options import refuse_foreign
+from extremegp.cli.task_options import given, refuse_foreign
 from extremegp.cli.tasks import TASKS, Task, Training, TrainRequest
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 

@@ -45,7 +45,7 @@ class UnitFeatures(RawFeatures):
             return _unit_rows(checked)
         # Not by scikit-learn here: for arrays it takes rows below 1e-6 for zero.
         peaks = np.maximum(checked.max(axis=1), -checked.min(axis=1))[:, None]
-        scaled: NDArray[np.float32] = checked / np.where(peaks > 0, peaks, np.float32(1))
+        scaled: NDArray[Any] = checked / np.where(peaks > 0, peaks, np.float32(1))
         # Squares in float32 and their sums in float64, as `normalize` has them for CSR.
         norms = np.sqrt(np.square(scaled).sum(axis=1, dtype=np.float64, keepdims=True))
         np.divide(scaled, np.where(norms > 0, norms, 1.0), out=scaled, casting="unsafe")

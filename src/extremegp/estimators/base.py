@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
@@ -15,31 +14,40 @@ from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace, Template
+from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace
 from extremegp.data.frames import column_names, shortened
 from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.part import Part, expect_tensors
+from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.budget import fit_within_budget
-from extremegp.estimators.fitting import DTYPES, Examples, check_dense, instance_noise
+from extremegp.estimators.fitting import Examples, check_dense, instance_noise
 from extremegp.estimators.kept import Kept
-from extremegp.estimators.origin import Origin, joined_history, split_history
+from extremegp.estimators.origin import Origin, split_history
 from extremegp.estimators.parameters import complete_docstring
+from extremegp.estimators.saved import (
+    UNSAVED,
+    history_and_origin,
+    is_saved,
+    known_params,
+    label_titles,
+    part_of,
+    plain,
+    saved_feature_names,
+    saved_instance_noise,
+    saved_model,
+)
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.memory import memory_limit
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.parts import described, made
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.storage import models
-from extremegp.storage.tensors import copy_state
 
 _NOISE = "instance_noise."
-_UNSAVED = ("checkpoint", "device", "max_memory", "verbose")
 
 
 class GPEstimator(BaseEstimator):
@@ -126,10 +134,10 @@ class GPEstimator(BaseEstimator):
         feature_config, feature_arrays = self.features_.to_state()
         history, seconds = split_history(self.history_)
         origin = getattr(self, "origin_", None)
-        params = {name: _plain(value) for name, value in self.get_params(deep=False).items() if name not in _UNSAVED}
+        params = {name: plain(value) for name, value in self.get_params(deep=False).items() if name not in UNSAVED}
         config = {
             "estimator": type(self).__name__,
-            "params": {name: value for name, value in params.items() if _is_saved(value)},
+            "params": {name: value for name, value in params.items() if is_saved(value)},
             "settings": self.settings_.to_config(),
             "features": feature_config,
             "labels": None if self.label_space_ is None else self.label_space_.to_config(),
@@ -159,13 +167,13 @@ class GPEstimator(BaseEstimator):
         parts: Sequence[type[Part]],
     ) -> Self:
         try:
-            estimator = cls(**_known_params(cls, config.get("params"), folder, parts))
+            estimator = cls(**known_params(cls, config.get("params"), folder, parts))
             settings = cls._settings_from(config.get("settings"), parts)
         except SettingsError as error:
             raise ModelFormatError(f"{folder}: {error}") from error
-        model = _model(settings, tensors, folder)
+        model = saved_model(settings, tensors, folder)
         try:
-            arrays = {name: tensor.numpy() for name, tensor in _part(tensors, "features.").items()}
+            arrays = {name: tensor.numpy() for name, tensor in part_of(tensors, "features.").items()}
         except TypeError as error:
             raise ModelFormatError(
                 f"{folder}: an array of the features step has a type of its own ({error})"
@@ -173,7 +181,7 @@ class GPEstimator(BaseEstimator):
         features = cls._features_from(config.get("features"), arrays)
         label_counts = tensors.get("label_counts")
         n_rows, labels = config.get("n_rows"), config.get("labels")
-        history, origin = _history_and_origin(config, folder)
+        history, origin = history_and_origin(config, folder)
         if label_counts is None or label_counts.shape != (settings.n_labels,) or label_counts.dtype != torch.int64:
             raise ModelFormatError(f"{folder}: the label counts do not fit {settings.n_labels} labels")
         if not isinstance(n_rows, int) or not 1 <= n_rows < 2**63 or features.n_features_in != settings.n_features:
@@ -189,11 +197,11 @@ class GPEstimator(BaseEstimator):
             history=history,
             label_counts=label_counts.numpy(),
             n_rows=n_rows,
-            instance_noise=_instance_noise(_part(tensors, _NOISE), model, device, folder),
-            feature_names=_feature_names(config.get("feature_names"), features, folder),
+            instance_noise=saved_instance_noise(part_of(tensors, _NOISE), model, device, folder),
+            feature_names=saved_feature_names(config.get("feature_names"), features, folder),
         )
         estimator.origin_, estimator.format_version_ = origin, config["format_version"]
-        estimator.label_titles_ = _label_titles(config.get("label_titles"), settings.n_labels, folder)
+        estimator.label_titles_ = label_titles(config.get("label_titles"), settings.n_labels, folder)
         return estimator
 
     @classmethod
@@ -350,116 +358,3 @@ def check_columns(X: Any, known: list[str] | None) -> None:
             "The feature names should match those that were passed during fit, in their order (feature_names_in_); "
             + (f"only one of the two has {shortened(differ)}" if differ else "their order differs")
         )
-
-
-def _part(tensors: dict[str, torch.Tensor], prefix: str) -> dict[str, torch.Tensor]:
-    return {name.removeprefix(prefix): tensor for name, tensor in tensors.items() if name.startswith(prefix)}
-
-
-def _plain(value: Any) -> Any:
-    """NumPy's numbers, as from a grid, to Python's, templates to their text, and parts to their descriptions."""
-    if isinstance(value, Template):
-        return str(value)
-    if isinstance(value, Part):
-        return described(value)
-    if isinstance(value, tuple):
-        return tuple(map(_plain, value))
-    return value.item() if isinstance(value, np.generic) else value
-
-
-def _known_params(cls: type[Any], params: Any, folder: str | Path, parts: Sequence[type[Part]]) -> dict[str, Any]:
-    known = inspect.signature(cls).parameters.keys() - set(_UNSAVED)
-    if not isinstance(params, dict) or not params.keys() <= known:
-        raise ModelFormatError(f"{folder}: parameters that {cls.__name__} does not have")
-    # JSON knows no tuples; the only ones among the parameters are pairs of numbers.
-    values = {name: tuple(value) if _is_pair(value) else value for name, value in params.items()}
-    values = {name: made(value, parts) if isinstance(value, dict) else value for name, value in values.items()}
-    if not all(_is_saved(value) or isinstance(value, Part) for value in values.values()):
-        raise ModelFormatError(f"{folder}: a parameter is neither a number nor a string")
-    return values
-
-
-def _is_saved(value: Any) -> bool:
-    """Whether a parameter is of those that models are saved with; the others decide nothing once a model is fitted."""
-    return isinstance(value, (str, int, float, dict, type(None))) or (isinstance(value, tuple) and _is_pair([*value]))
-
-
-def _is_pair(value: Any) -> bool:
-    return isinstance(value, list) and len(value) == 2 and all(isinstance(part, (int, float)) for part in value)
-
-
-def _model(
-    settings: ModelSettings | LabelTreeSettings,
-    tensors: dict[str, torch.Tensor],
-    folder: str | Path,
-) -> VariationalModel | LabelTreeModel:
-    state = _part(tensors, "model.")
-    dtypes = {tensor.dtype for tensor in state.values() if tensor.dtype not in (torch.int64, torch.int32)}
-    if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
-        raise ModelFormatError(f"{folder}: the model's tensors are not all float32 or all float64")
-    # Sizes in the configuration are only believed once the tensors have them: no memory is taken before.
-    try:
-        with torch.device("meta"):
-            model = settings.build().to(dtypes.pop())
-    except RuntimeError as error:
-        raise ModelFormatError(f"{folder}: the sizes in the configuration are beyond any tensor's") from error
-    expect_tensors(model, state.keys())
-    copy_state(model, state, source=folder)
-    return model.requires_grad_(False)
-
-
-def _instance_noise(
-    parts: dict[str, torch.Tensor],
-    model: VariationalModel | LabelTreeModel,
-    device: torch.device,
-    folder: str | Path,
-) -> InstanceNoise | None:
-    """The scatter of instances, which models may lack."""
-    if not parts:
-        return None
-    if isinstance(model, LabelTreeModel):
-        raise ModelFormatError(f"{folder}: a model of label trees has no scatter of instances")
-    n_functions, dtype = model.latents.n_functions, model.mixing.bias.dtype
-    shapes = {name: tuple(part.shape) for name, part in parts.items()}
-    if (
-        shapes != {"weight": (), "factor": (n_functions, n_functions)}
-        or not all(part.dtype == dtype and torch.isfinite(part).all() for part in parts.values())
-        or parts["weight"] < 0
-    ):
-        raise ModelFormatError(f"{folder}: the scatter of instances does not fit {n_functions} latent functions")
-    return InstanceNoise(**{name: part.to(device) for name, part in parts.items()})
-
-
-def _label_titles(titles: Any, n_labels: int, folder: str | Path) -> list[str] | None:
-    if titles is None:
-        return None
-    if not isinstance(titles, list) or len(titles) != n_labels or not all(isinstance(title, str) for title in titles):
-        raise ModelFormatError(f"{folder}: there are not {n_labels} titles of labels")
-    return titles
-
-
-def _feature_names(names: Any, features: Features | SequenceFeatures, folder: str | Path) -> list[str] | None:
-    """The names of the columns of X, which models may lack."""
-    if names is None:
-        return None
-    if (
-        not isinstance(names, list)
-        or len(names) != features.n_features_in
-        or not all(isinstance(name, str) for name in names)
-        or len(set(names)) != len(names)
-        or features.kind in ("text", "sequences")
-    ):
-        raise ModelFormatError(f"{folder}: the feature names are not {features.n_features_in} different strings")
-    return names
-
-
-def _history_and_origin(config: dict[str, Any], folder: str | Path) -> tuple[list[dict[str, float]], Origin | None]:
-    """How training went, and what made the model, which those of format version 1 do not say."""
-    run, origin = config.get("run", {}), config.get("origin")
-    try:
-        if not isinstance(run, dict):
-            raise ModelFormatError("what it says of its run is damaged")
-        history = joined_history(config.get("history"), run.get("seconds"))
-        return history, None if origin is None else Origin.from_config(origin, run.get("trained"))
-    except ModelFormatError as error:
-        raise ModelFormatError(f"{folder}: {error}") from error

@@ -77,7 +77,7 @@ class Examples(NamedTuple):
 
     def origin(self, content: str) -> DataOrigin:
         """What is told of it, whose hash is known."""
-        return DataOrigin(*self.x.shape, n_labels=self.y.shape[1], n_units=self.n_units, content=content)
+        return DataOrigin(self.x.shape[0], self.x.shape[1], self.y.shape[1], self.n_units, content)
 
     def arrays(self) -> list[Any]:
         """All of it, for a fingerprint."""
