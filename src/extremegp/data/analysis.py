@@ -8,8 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, Literal, Self, get_args
 
-from sklearn.feature_extraction.text import CountVectorizer
-
 from extremegp.errors import SettingsError
 
 Analyzer = Literal["auto", "word", "char", "char_wb"]
@@ -120,6 +118,9 @@ class Analyser:
         return self._made(token_pattern=_MARKED_WORDS)
 
     def _made(self, **options: Any) -> Callable[[str], list[str]]:
+        # It takes seconds to load, which whoever only tells formats apart need not wait for.
+        from sklearn.feature_extraction.text import CountVectorizer
+
         analyse: Callable[[str], list[str]] = CountVectorizer(
             ngram_range=self.ngram_range, lowercase=self.lowercase, **options
         ).build_analyzer()
