@@ -189,10 +189,10 @@ class _Line:
         before, width, after = self.laid_out(options.max_width)
         full, empty = ("#", "-") if options.ascii_only or options.legacy_windows else ("━", "─")
         n_full = round(self.share * width)
-        bar: list[str | tuple[str, str]] = []
+        line = Text(f"{before} ", no_wrap=True, overflow="crop")
         if width:
-            bar = [(full * n_full, "bar.complete"), (empty * (width - n_full), "bar.back"), " "]
-        yield Text.assemble(before, " ", *bar, after, no_wrap=True, overflow="crop")
+            line.append(full * n_full, "bar.complete").append(empty * (width - n_full), "bar.back").append(" ")
+        yield line.append(after)
 
     def __str__(self) -> str:
         return "  ".join([self.name, f"{100 * self.share:.0f} %", *self.parts, self.times[0]])

@@ -53,6 +53,7 @@ def test_info_says_what_made_the_model(files: Path, model: Path, run: Run) -> No
     result = json.loads(run("info", model, "--json", "-").stdout)
     origin = result["origin"]
     assert (origin["version"], origin["seed"], origin["command"]["--set"][0]) == (extremegp.__version__, 0, "epochs=40")
+    assert origin["command"] == {"--set": ["epochs=40", "n_inducing=20"], "--labels-names": "names.txt"}
     assert origin["settings"].items() >= {"epochs": 40}.items()
     assert (origin["training"]["source"], origin["training"]["n_rows"]) == ("train.txt", 60)
     assert str(files) not in json.dumps(origin)

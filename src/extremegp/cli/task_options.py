@@ -48,9 +48,9 @@ def given(context: typer.Context) -> dict[str, Any]:
     return {
         max(parameter.opts, key=len): context.params[str(parameter.name)]
         for parameter in context.command.params
-        if context.params[str(parameter.name)] not in (parameter.default, [], ())
-        and parameter.param_type_name == "option"
+        if parameter.param_type_name == "option"
         and not {*parameter.opts} & _NOT_OF_A_MODEL
+        and getattr(context.get_parameter_source(str(parameter.name)), "name", "") == "COMMANDLINE"
     }
 
 

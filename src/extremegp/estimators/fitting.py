@@ -77,7 +77,8 @@ class Examples(NamedTuple):
 
     def origin(self, content: str) -> DataOrigin:
         """What is told of it, whose hash is known."""
-        return DataOrigin(self.x.shape[0], self.x.shape[1], self.y.shape[1], self.n_units, content)
+        (n_rows, n_features), n_labels = self.x.shape, self.y.shape[1]
+        return DataOrigin(n_rows, n_features, n_labels, self.n_units, content)
 
     def arrays(self) -> list[Any]:
         """All of it, for a fingerprint."""

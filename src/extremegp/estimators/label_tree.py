@@ -170,7 +170,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             feature_names=column_names(X),
         )
         self.n_held_out_ = training.n_held_out
-        told = DataOrigin(*x.shape, n_labels=y.shape[1], n_units=training.n_held_out, content=content)
+        told = DataOrigin(x.shape[0], x.shape[1], y.shape[1], training.n_held_out, content)
         self.origin_ = Origin.now(self, drawn_seed=seed, training=told)
         if validation is not None:
             self.history_[-1]["validation_P@1"] = self.score(*validation)
