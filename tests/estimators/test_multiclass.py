@@ -79,7 +79,7 @@ def test_every_likelihood_learns_rings_of_which_no_linear_function_knows(likelih
     x, codes = rings(300)
     test_x, test_codes = rings(300, seed=1)
     options = {"mixing": "factor", "n_latent": 5} if likelihood == "independent" else {}
-    classifier = small_classifier(likelihood=likelihood, n_inducing=30, epochs=60, **options).fit(x, NAMES[codes])
+    classifier = small_classifier(likelihood=likelihood, n_inducing=30, epochs=30, **options).fit(x, NAMES[codes])
     assert classifier.score(test_x, NAMES[test_codes]) > 0.9
     probabilities = classifier.predict_proba(test_x)
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
