@@ -106,8 +106,8 @@ def ranked_by(trees: LabelTreeGPClassifier, x: Any, number: int) -> Iterator[Ran
 def judged(model: Any, ranked: Iterator[Ranked], split: common.Split) -> dict[str, Any]:
     started = time.monotonic()
     chances = propensities(model.label_counts_, model.n_rows_)
-    metrics = measure_top(ranked, split.test_y, ks=common.KS, propensity=chances, train_counts=model.label_counts_)
-    return {"metrics": metrics | {"seconds": time.monotonic() - started}}
+    found = measure_top(ranked, split.test_y, ks=common.KS, propensity=chances, train_counts=model.label_counts_)
+    return {"metrics": found.metrics | {"seconds": time.monotonic() - started}}
 
 
 def row(what: str, result: dict[str, Any]) -> tuple[str, ...]:

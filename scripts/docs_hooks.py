@@ -11,11 +11,13 @@ import subprocess
 import sys
 from typing import Any
 
-from latex2mathml.converter import convert
+from mathml import mathml
 from mkdocs.exceptions import PluginError
 
 _COMMANDS = "<!-- commands -->"
 _FORMULA = re.compile(r'<(span|div) class="arithmatex">\\[(\[](.*?)\\[)\]]</\1>', re.DOTALL)
+# Characters of LaTeX from which a formula may be wider than a telephone.
+_LONG = 30
 # Typer leaves two blank lines before what the program shows line by line.
 _VERBATIM = re.compile(r"\n\n\n((?:[^\n]+\n)+)")
 
@@ -27,7 +29,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def on_page_content(content: str, page: Any, **_: Any) -> str:
     """Turn formulas, as pymdownx.arithmatex leaves them, to MathML."""
-    return _FORMULA.sub(lambda formula: mathml(formula[2], formula[1] == "div", page.file.src_uri), content)
+    return _FORMULA.sub(lambda found: formula(found[2], found[1] == "div", page.file.src_uri), content)
 
 
 def command_reference() -> str:
@@ -38,13 +40,15 @@ def command_reference() -> str:
     return _VERBATIM.sub(lambda block: f"\n\n```text\n{html.unescape(block[1])}```\n", text)
 
 
-def mathml(formula: str, display: bool, where: str) -> str:
-    """A LaTeX formula as MathML.
+def formula(latex: str, display: bool, where: str) -> str:
+    """A formula in a box of its own, which scrolls where the page is narrower.
 
     Raises:
-        PluginError: the formula has a command that the converter does not know.
+        PluginError: it cannot be shown as MathML.
     """
-    converted = convert(html.unescape(formula).strip(), display="block" if display else "inline")
-    if "\\" in converted or "<mi>&</mi>" in converted:
-        raise PluginError(f"{where}: cannot be shown as MathML: {formula.strip()}")
-    return converted
+    try:
+        shown = mathml(html.unescape(latex), display)
+    except ValueError as error:
+        raise PluginError(f"{where}: {error}") from error
+    box, size = ("div", "") if display else ("span", " long" * (len(latex) > _LONG))
+    return f'<{box} class="formula{size}">{shown}</{box}>'

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shlex
@@ -104,3 +105,39 @@ def test_commands_and_their_options_exist(page: Path) -> None:
 def test_pages_have_blocks_to_check() -> None:
     assert len(PYTHON_PAGES) >= 6
     assert sum(1 for page in SHELL_PAGES for _ in commands(page)) >= 10
+
+
+def check_docs(folder: Path, text: str) -> subprocess.CompletedProcess[str]:
+    """The check of continuous integration on a page of its own."""
+    (folder / "docs").mkdir(parents=True)
+    (folder / "docs" / "index.md").write_text(text, encoding="utf-8")
+    settings = {"INHERIT": str(ROOT / "mkdocs.yml"), "nav": [{"Home": "index.md"}], "plugins": ["search"], "hooks": []}
+    (folder / "mkdocs.yml").write_text(json.dumps(settings | {"extra_css": []}), encoding="utf-8")
+    ci = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (command,) = re.findall(r'^phase "docs" (.*)$', ci, re.MULTILINE)
+    words = [sys.executable, "-m", *shlex.split(command.replace("$scratch", str(folder)))]
+    environment = os.environ | {"NO_MKDOCS_2_WARNING": "1"}
+    return subprocess.run(words, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+
+
+def test_the_check_of_the_docs_passes_a_page_without_fault(tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    done = check_docs(tmp_path, "# Home\n\n[here](#home) and \\(x^2\\)\n")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "link", ["[page](nowhere.md)", "[part](#nowhere)", "![picture](none.png)", "[page](/index.md)"]
+)
+def test_a_broken_link_fails_the_check_of_the_docs(link: str, tmp_path: Path) -> None:
+    pytest.importorskip("mkdocs")
+    done = check_docs(tmp_path, f"# Home\n\n{link}\n")
+    assert done.returncode != 0
+    assert "WARNING" in done.stderr
+
+
+def test_the_first_page_claims_what_the_readme_does() -> None:
+    index, readme = ((ROOT / name).read_text(encoding="utf-8") for name in ("docs/index.md", "README.md"))
+    for part in ("claim", "results"):
+        assert f'--8<-- "README.md:{part}"' in index
+        assert readme.count(f"--8<-- [start:{part}]") == readme.count(f"--8<-- [end:{part}]") == 1

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,7 +17,7 @@ from scipy.sparse import coo_array, csr_matrix
 
 from extremegp import plots
 from extremegp.errors import DataError, SettingsError
-from extremegp.metrics import Reliability, RiskCoverage, risk_coverage
+from extremegp.metrics import LabelMetrics, PrecisionRecall, Reliability, RiskCoverage, risk_coverage
 
 HALVES = Reliability(np.array([0.25, np.nan, 0.75]), np.array([0.5, np.nan, 0.75]), np.array([3, 0, 1]))
 HISTORY = [{"epoch": epoch + 1.0, "elbo": -100.0 / (epoch + 1), "kl": 1.0} for epoch in range(20)]
@@ -146,6 +148,49 @@ def test_the_confusion_matrix_shows_counts_and_shares_of_the_true_class() -> Non
     assert [label.get_text() for label in axis.get_yticklabels()] == ["cat", "dog"]
 
 
+def curve_of(p: object, y: object) -> PrecisionRecall:
+    metrics = LabelMetrics(2)
+    metrics.update(np.array(p), np.array(y))
+    return metrics.precision_recall()
+
+
+def test_precision_over_recall_is_drawn_with_the_best_threshold() -> None:
+    curve = curve_of([[0.75, 0.5], [0.25, 0.125]], [[1, 0], [1, 1]])
+    (axis,) = plots.precision_recall_curves(curve, title="two rings").axes
+    best, points = (np.asarray(line.get_xydata()) for line in axis.lines)
+    np.testing.assert_allclose(points, [[1 / 3, 1], [2 / 3, 2 / 3], [1, 3 / 4]])
+    np.testing.assert_allclose(best, [[1, 3 / 4]])
+    assert legend(axis) == ["best F1 0.857, at 0.125"]
+    # (1 + 2 / 3 + 3 / 4) / 3
+    assert axis.get_title() == "two rings, AP 0.806"
+    (axis,) = plots.precision_recall_curves({"one": curve, "two": curve}).axes
+    assert [text for text in legend(axis) if "AP" in text] == ["one (AP 0.806)", "two (AP 0.806)"]
+    many = PrecisionRecall(*np.linspace(1, 0, 3 * 5001)[:-3].reshape(3, -1), average_precision=0.5)
+    (axis,) = plots.precision_recall_curves(many).axes
+    assert len(axis.lines[1].get_xydata()) == 2000
+
+
+def test_reports_stand_beside_the_reliability_diagram() -> None:
+    curve = curve_of([[0.75, 0.5]], [[1, 0]])
+    figure = plots.label_report({"all labels": HALVES, "best": HALVES}, curve, title="test.txt")
+    diagram, counts, axis = figure.axes
+    assert legend(diagram) == ["all labels (ECE 0.188)", "best (ECE 0.188)"]
+    assert (counts.get_ylabel(), axis.get_title(), figure.get_suptitle()) == ("number", "AP 1.000", "test.txt")
+    figure.canvas.draw()
+    # Without a true label there is no curve, but there are probabilities.
+    assert (
+        len(plots.label_report(HALVES, curve_of([[0.75, 0.5]], [[0, 0]])).axes[2].get_legend_handles_labels()[0]) == 0
+    )
+    figure = plots.class_report(HALVES, [[3, 1], [0, 0]], ["cat", "dog"], title="test.txt")
+    diagram, counts, matrix = figure.axes
+    assert diagram.get_title() == "ECE 0.188"
+    assert [label.get_text() for label in matrix.get_xticklabels()] == ["cat", "dog"]
+    np.testing.assert_array_equal(matrix.images[0].get_array(), [[0.75, 0.25], [0, 0]])
+    figure.canvas.draw()
+    largest = plots.class_report(HALVES, np.eye(30), list(map(str, range(30))), largest=4)
+    assert largest.axes[2].get_xticklabels()[-1].get_text() == "others (26)"
+
+
 @pytest.mark.parametrize("form", [np.asarray, csr_matrix, coo_array])
 def test_small_classes_of_a_confusion_matrix_are_one(form: Callable) -> None:
     matrix = form(np.array([[5, 1, 0, 2], [1, 0, 1, 0], [0, 2, 6, 0], [1, 0, 3, 0]]))
@@ -166,6 +211,10 @@ def test_small_classes_of_a_confusion_matrix_are_one(form: Callable) -> None:
             DataError,
             "needs probabilities",
         ),
+        (lambda: plots.precision_recall_curves({}), DataError, "one or more true labels"),
+        (lambda: plots.precision_recall_curves(curve_of([[0.5, 0]], [[0, 1]])), DataError, "one or more true labels"),
+        (lambda: plots.class_report(HALVES, np.eye(3), ["a", "b"]), DataError, "2 x 2; got shape"),
+        (lambda: plots.label_report({}, curve_of([[0.5, 0]], [[1, 1]])), DataError, "needs probabilities"),
         (lambda: plots.risk_coverage_curves({}), DataError, "one or more predictions"),
         (
             lambda: plots.risk_coverage_curves({"none": RiskCoverage(np.zeros(0), np.zeros(0))}),
@@ -210,6 +259,15 @@ def test_drawing_leaves_the_settings_of_matplotlib_alone() -> None:
     assert dict(rcParams) == before
 
 
+def test_a_notebook_gets_a_picture_of_a_figure_and_of_its_copy() -> None:
+    figure = plots.learning_curve(HISTORY)
+    for shown in (figure, pickle.loads(pickle.dumps(figure))):
+        picture = shown._repr_png_()
+        width, height = struct.unpack(">II", picture[16:24])
+        assert picture.startswith(b"\x89PNG\r\n")
+        assert (width / height) == pytest.approx(4.5 / 2.8, rel=0.02)
+
+
 def run(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
@@ -220,7 +278,7 @@ def test_matplotlib_is_imported_when_something_is_drawn_and_pyplot_never() -> No
         "import sys\n"
         "from extremegp import plots\n"
         "assert not any(name.startswith('matplotlib') for name in sys.modules)\n"
-        "plots.error_curve({'a': ([1, 2], [3, 4])})\n"
+        "plots.error_curve({'a': ([1, 2], [3, 4])})._repr_png_()\n"
         "assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules\n"
     )
 

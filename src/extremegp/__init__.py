@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from extremegp import threads  # what uses threads must know of forks
 from extremegp.__about__ import __version__
+from extremegp._lazy import lazily
 
 if TYPE_CHECKING:
     from extremegp import datasets
@@ -18,13 +18,6 @@ if TYPE_CHECKING:
         load,
     )
 
-_ESTIMATORS = (
-    "LabelTreeGPClassifier",
-    "MultiClassGPClassifier",
-    "MultiLabelGPClassifier",
-    "SequenceGPClassifier",
-    "load",
-)
 __all__ = [
     "LabelTreeGPClassifier",
     "MultiClassGPClassifier",
@@ -36,19 +29,11 @@ __all__ = [
     "threads",
 ]
 
-# Public names and their homes, imported at first use: the command line answers `--help` without loading PyTorch.
-_HOMES = dict.fromkeys(_ESTIMATORS, "extremegp.estimators")
-
-
-def __getattr__(name: str) -> Any:
-    if name == "datasets":
-        return importlib.import_module("extremegp.datasets")
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
-    globals()[name] = value
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(globals().keys() | set(__all__))
+# The command line answers `--help` without loading PyTorch.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "extremegp.datasets": (),
+        "extremegp.estimators": tuple(name for name in __all__ if name not in ("__version__", "datasets", "threads")),
+    },
+)

@@ -34,6 +34,7 @@ from extremegp.data import (
     write_xc,
 )
 from extremegp.data.mapped_writer import MappedWriter
+from extremegp.data.record_streams import TextFile
 from extremegp.data.svmlight import SvmlightStream
 from extremegp.errors import DataError, SettingsError
 from extremegp.storage.streams import text_blocks
@@ -149,7 +150,7 @@ def test_rare_words_are_forgotten_where_there_are_too_many(monkeypatch: pytest.M
     monkeypatch.setattr(words, "MAX_WORDS", 20)
     path = tmp_path / "many.jsonl"
     write_jsonl(path, [f"common usual rare{i} odd{i}" for i in range(200)], [["a"]] * 200)
-    assert words.find_words(path) == (["common", "usual"], ["a"])
+    assert words.find_words(TextFile(path, "jsonl")) == (["common", "usual"], ["a"])
 
 
 def test_test_data_go_like_training_data(tmp_path: Path, run: Run) -> None:

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from pathlib import Path
 
 import numpy as np
 import pytest
+from sklearn.metrics import (
+    accuracy_score,
+    average_precision_score,
+    f1_score,
+    hamming_loss,
+    jaccard_score,
+    precision_recall_fscore_support,
+)
 from tests.cli.conftest import N_LABELS, Run
 
 import extremegp
@@ -49,12 +58,99 @@ def test_of_many_labels_the_best_of_each_row_are_measured(
     best = _evaluated(run, model, files / "test.txt", "--by", by)
     of_all = {"log_loss", "brier", "ece", "ece_top"}
     assert best.keys() - everything.keys() == {"log_loss_top20", "ece_top20"}
+    assert "ECE@3" in best
     assert everything.keys() - best.keys() == of_all
     for name in everything.keys() - of_all - {"seconds"}:
         assert best[name] == pytest.approx(everything[name])
     # All labels are among the 20 best.
     assert best["log_loss_top20"] == pytest.approx(everything["log_loss"] / N_LABELS, rel=1e-5)
     assert best["ece_top20"] == pytest.approx(everything["ece"], rel=1e-5)
+
+
+@pytest.mark.parametrize("threshold", [0.5, 0.25])
+def test_decisions_and_labels_are_those_of_scikit_learn(
+    files: Path, model: Path, tmp_path: Path, run: Run, threshold: float
+) -> None:
+    data, out = read_xc(files / "test.txt"), tmp_path / "each.csv"
+    y, p = data.Y.toarray().astype(int), extremegp.load(model).predict_proba(data.X)
+    args = ("evaluate", model, files / "test.txt", "--threshold", threshold, "--per-class", out, "--json", "-")
+    found = json.loads(run(*args).stdout)
+    predicted, metrics = p >= threshold, found["metrics"]
+    for average, name in (("micro", "micro"), ("macro", "macro"), ("samples", "example")):
+        for measure, score in (("f1", f1_score), ("jaccard", jaccard_score)):
+            expected = score(y, predicted, average=average, zero_division=0)
+            assert metrics[f"{name}_{measure}"] == pytest.approx(expected, rel=1e-12)
+    assert metrics["subset_accuracy"] == accuracy_score(y, predicted)
+    assert metrics["hamming_loss"] == pytest.approx(hamming_loss(y, predicted))
+    assert metrics["macro_average_precision"] == pytest.approx(average_precision_score(y, p))
+    assert metrics["best_micro_f1"] == pytest.approx(f1_score(y, p >= metrics["best_threshold"], average="micro"))
+    assert metrics["best_micro_f1"] >= metrics["micro_f1"]
+    assert (found["threshold"], found["exact_above"]) == (threshold, 0)
+    names = ["red", "green, dark", "blue", "black"]
+    header, *lines = csv.reader(out.read_text().splitlines())
+    assert header[:6] == ["class", "support", "predicted", "precision", "recall", "f1"]
+    assert header[6:10] == ["best_threshold", "best_precision", "best_recall", "best_f1"]
+    assert header[10:] == ["average_precision", "count", "mean_probability", "frequency", "ece"]
+    assert [line[0] for line in lines] == list(found["labels"]) == names
+    parts = precision_recall_fscore_support(y, predicted, zero_division=0)
+    for k, (line, of_label) in enumerate(zip(lines, found["labels"].values(), strict=True)):
+        assert list(of_label) == header[1:]
+        assert [float(cell) for cell in line[1:]] == pytest.approx([*of_label.values()], rel=1e-5)
+        assert [of_label[name] for name in header[3:6]] == pytest.approx([part[k] for part in parts[:3]])
+        assert (of_label["support"], of_label["predicted"]) == (y[:, k].sum(), predicted[:, k].sum())
+        assert of_label["best_f1"] == pytest.approx(f1_score(y[:, k], p[:, k] >= of_label["best_threshold"]))
+        calibration = of_label["count"], of_label["mean_probability"], of_label["frequency"]
+        assert calibration == pytest.approx((20, p[:, k].mean(dtype=np.float64), y[:, k].mean()))
+
+
+def test_tables_say_what_was_chosen_on_the_rows(files: Path, model: Path, run: Run) -> None:
+    metrics = _evaluated(run, model, files / "test.txt")
+    shown = run("evaluate", model, files / "test.txt").stdout
+    lines = [line.split() for line in shown.splitlines()]
+    shares = (f"{100 * metrics[f'micro_{name}']:.2f}" for name in ("precision", "recall", "f1", "jaccard"))
+    assert ["micro", *shares] in lines
+    assert ["ECE@3", f"{metrics['ECE@3']:.4g}"] in lines
+    assert ["best_macro_f1", f"{100 * metrics['best_macro_f1']:.2f}"] in lines
+    assert f"the threshold {metrics['best_threshold']:.3g}" in shown
+    assert "chosen on these rows, and not applied" in shown
+    assert "Labels of probability 0.5 or more" in shown
+    assert "Labels with the lowest F1" in shown
+    # ECE is no ranking.
+    assert [line[0] for line in lines if line[1:2] == [f"{100 * metrics['P@1']:.2f}"]][:2] == ["P", "nDCG"]
+    assert not any(line[:1] == ["ECE"] for line in lines)
+
+
+def test_of_very_many_labels_it_is_said_what_is_not_known(
+    files: Path, model: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = json.loads(run("evaluate", model, files / "test.txt", "--ks", "1,2", "--json", "-").stdout)
+    for name, value in (("DENSE_LABELS", N_LABELS - 1), ("TOP_JUDGED", 2), ("CANDIDATES", 2)):
+        monkeypatch.setattr(task, name, value)
+    args = ("evaluate", model, files / "test.txt", "--ks", "1,2", "--threshold", "0.5")
+    found = json.loads(run(*args, "--json", "-", "--per-class", tmp_path / "each.tsv").stdout)
+    data = read_xc(files / "test.txt")
+    p = np.sort(extremegp.load(model).predict_proba(data.X), axis=1)
+    assert found["exact_above"] == pytest.approx(p[:, -2].max())
+    assert "labels" not in found
+    assert len((tmp_path / "each.tsv").read_text().splitlines()) == 1 + N_LABELS
+    for name in ("P@2", "ECE@2"):
+        assert found["metrics"][name] == pytest.approx(whole["metrics"][name])
+    shown = run(*args).stdout
+    above = f"{found['exact_above']:.3g}"
+    assert f"of the most probable labels alone; no probability above {above} is missing" in shown
+    by_utility = run(*args, "--by", "utility")
+    assert "of the most probable labels alone." in by_utility.stdout
+    assert json.loads(run(*args, "--by", "utility", "--json", "-").stdout)["exact_above"] == 1
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_the_picture_of_many_labels_is_drawn(
+    files: Path, model: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, *, dense: bool
+) -> None:
+    monkeypatch.setattr(task, "DENSE_LABELS", 20_000 if dense else 1)
+    picture = tmp_path / "picture.svg"
+    assert run("evaluate", model, files / "test.txt", "--plot", picture, "--quiet").output == ""
+    assert picture.read_bytes().startswith(b"<?xml")
 
 
 def test_propensities_come_from_the_training_data(files: Path, model: Path, run: Run) -> None:
@@ -107,6 +203,9 @@ def test_labels_never_seen_are_counted(text_model: Path, tmp_path: Path, run: Ru
         (["--propensity", "1,2,3"], "--propensity"),
         (["--propensity", "-1,2"], "positive"),
         (["--json", "no-folder/x.json"], "no-folder"),
+        (["--per-class", "no-folder/x.csv"], "no-folder"),
+        (["--threshold", "0"], "--threshold must be a probability above 0"),
+        (["--threshold", "nan"], "--threshold must be a probability above 0"),
     ],
 )
 def test_bad_options_are_named(files: Path, model: Path, run: Run, args: list[str], naming: str) -> None:

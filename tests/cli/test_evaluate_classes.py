@@ -11,7 +11,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from sklearn.metrics import balanced_accuracy_score, f1_score, log_loss, precision_recall_fscore_support
+from sklearn.metrics import (
+    balanced_accuracy_score,
+    confusion_matrix,
+    f1_score,
+    log_loss,
+    precision_recall_fscore_support,
+)
 from tests.cli.conftest import CLASSES, Run, blobs
 
 import extremegp
@@ -75,16 +81,28 @@ def test_the_table_of_classes_has_what_scikit_learn_counts(
 
 def test_tables_name_shares_in_percent_and_the_worst_classes(noisy: Path, class_model: Path, run: Run) -> None:
     labels = ("--labels", noisy.with_suffix(".txt"))
-    metrics = _evaluated(run, class_model, noisy, *labels)["metrics"]
+    written = _evaluated(run, class_model, noisy, *labels)
+    metrics = written["metrics"]
     shown = run("evaluate", class_model, noisy, *labels).stdout
     lines = [line.split() for line in shown.splitlines() if line.strip()]
     assert ["accuracy", f"{100 * metrics['accuracy']:.2f}"] in lines
     assert ["top3_accuracy", "100.00"] in lines
     assert ["nlpd", "(nats/row)", f"{metrics['nlpd']:.4g}"] in lines
-    lowest = shown.split("Classes with the lowest F1")[1]
+    lowest, confusions = shown.split("Classes with the lowest F1")[1].split("Largest confusions")
     scores = [float(line.split()[-1]) for line in lowest.splitlines() if line.strip().startswith(tuple(CLASSES))]
     assert len(scores) == 3
     assert scores == sorted(scores)
+    assert written["classes"].keys() == set(CLASSES)
+    truth = noisy.with_suffix(".txt").read_text().split()
+    predicted = extremegp.load(class_model).predict(np.load(noisy)).tolist()
+    table = confusion_matrix(truth, predicted, labels=CLASSES)
+    cells = {(cell["true"], cell["predicted"]): cell["count"] for cell in written["confusion"]}
+    assert cells == {(CLASSES[i], CLASSES[j]): table[i, j] for i, j in np.argwhere(table)}
+    assert list(cells.values()) == sorted(cells.values(), reverse=True)
+    (true, other), count = next((pair, count) for pair, count in cells.items() if pair[0] != pair[1])
+    assert [true, other, str(count), f"{100 * count / truth.count(true):.2f}"] in [
+        line.split() for line in confusions.splitlines()
+    ]
 
 
 @pytest.mark.parametrize(("suffix", "start"), [(".png", b"\x89PNG"), (".pdf", b"%PDF"), (".svg", b"<?xml")])

@@ -27,11 +27,11 @@ FORMATS = {
     "tsv": ("{}.tsv.gz", ["--label-column", "-2"], []),
     "parquet": ("{}.parquet", ["--label-column", "species"], []),
     "svmlight": ("{}.svm", ["--first-label"], []),
-    "svmlight, labels apart": ("{}.svm", ["--labels", "{}-names.txt"], []),
+    "svmlight, labels apart": ("{}.svm", ["--labels", "{}-names.txt", "--ignore-labels"], []),
     "xc": ("{}.txt", ["--first-label"], []),
-    "xc, labels apart": ("{}.txt", ["--labels", "{}-names.npy"], []),
+    "xc, labels apart": ("{}.txt", ["--labels", "{}-names.npy", "--ignore-labels"], []),
     "jsonl": ("{}.jsonl", ["--first-label"], []),
-    "jsonl, labels apart": ("{}.jsonl", ["--labels", "{}-codes.txt"], []),
+    "jsonl, labels apart": ("{}.jsonl", ["--labels", "{}-codes.txt", "--ignore-labels"], []),
 }
 
 
@@ -167,8 +167,8 @@ def test_the_first_label_of_the_file_is_the_class(tmp_path: Path, run: Run, name
 @pytest.mark.parametrize(
     ("args", "naming"),
     [
-        ("train.npy", "train.npy: holds inputs without classes: give them by --labels FILE"),
-        ("train.csv", "train.csv: nothing says which column has the classes: name it by --label-column"),
+        ("train.npy", "train.npy: holds inputs without labels or classes: give them by --labels FILE"),
+        ("train.csv", "train.csv: nothing says which columns have the labels: name them by --label-column"),
         ("train.csv --label-column genus", "train.csv: has no column 'genus'; its columns are 'width', 'species'"),
         ("train.csv --label-column 3", "has no column '3'"),
         ("train.csv --label-column species --labels train-names.txt", "--labels and --label-column both say"),
@@ -179,7 +179,7 @@ def test_the_first_label_of_the_file_is_the_class(tmp_path: Path, run: Run, name
         ("train.npz --x-key measured --y-key other", "train.npz: the array 'measured' has 60 rows"),
         ("train.npz --x-key measured --y-key kind --labels train-names.txt", "--labels and --y-key both say"),
         ("train.npy --labels valid-names.txt", "valid-names.txt: has 24 labels, but"),
-        ("train.npy --labels train.npy", "train.npy: labels must be one a row"),
+        ("train.npy --labels train.npy", "Y must hold only 0 and 1"),
         ("train.npy --labels nothing.txt", "nothing.txt: no such file"),
         ("train.npy --labels blank.txt", "blank.txt:2: the line is blank"),
         ("train.npy --labels same.txt", "same.txt: Classifier can't train when only one class is present"),
@@ -188,9 +188,12 @@ def test_the_first_label_of_the_file_is_the_class(tmp_path: Path, run: Run, name
         ("train.svm --labels train-names.txt --first-label", "--labels and --first-label both say"),
         ("train.npy --labels train-names.txt --x-key X", "--x-key is for .npz files, but"),
         ("train.svm --label-column 0", "--label-column is for tables"),
-        ("train.npy --labels train-names.txt --task multilabel", "--labels is for one class per row, but --task is"),
-        ("train.npy --task multilabel", "holds an array, with one class per row, but --task is multilabel"),
-        ("train.csv --task multilabel", "holds a table, with one class per row, but --task is multilabel"),
+        (
+            "train.npy --labels train-names.txt --task multilabel",
+            "is a text, and nothing says what separates its labels",
+        ),
+        ("train.npy --task multilabel", "train.npy: holds inputs without labels or classes"),
+        ("train.csv --task multilabel", "train.csv: nothing says which columns have the labels"),
         ("train.svm --first-label --task multilabel", "--first-label is for one class per row, but --task is"),
         (
             "train.svm --task multiclass --preset ARD",
@@ -248,18 +251,19 @@ def test_what_cannot_be_trained_on_is_named(
 @pytest.mark.parametrize(
     ("args", "naming"),
     [
-        ("test.csv", "test.csv: nothing says which column has the classes"),
+        ("test.csv", "test.csv: nothing says which columns have the labels"),
         ("test.csv --label-column width", "test.csv: the column 'width' cannot be both an input and the label"),
-        ("test.npy", "test.npy: holds inputs without classes"),
+        ("test.npy", "test.npy: holds inputs without labels or classes"),
         ("test.npy --labels train-names.txt", "train-names.txt: has 60 labels, but"),
         ("test.npy --labels test-codes.npy", "test-codes.npy: the column of classes holds values of the kind 'int'"),
         ("wide.npy --labels test-names.txt", "wide.npy: has 3 features, but the model has 2"),
         ("test.svm", "test.svm: the column of classes holds values of the kind 'int'"),
         ("wide.svm --labels test-names.txt", "wide.svm:1: the file has 3 features but 2 were expected"),
-        ("test.jsonl", "test.jsonl: holds texts (jsonl), but feature vectors are needed, as in training"),
+        ("test.jsonl", "test.jsonl: holds texts in JSON lines, but feature vectors are needed, as in training"),
         ("test.csv --label-column species --by utility", "--by is for many labels per row, but"),
         ("test.csv --label-column species --by probability", "--by is for many labels per row, but"),
         ("test.csv --label-column species --propensity amazon", "--propensity is for many labels per row, but"),
+        ("test.csv --label-column species --threshold 1", "--threshold is for many labels per row, but"),
         ("test.csv --label-column species --ks 0", "--ks must be positive integers"),
         ("test.csv --label-column species --per-class o.txt", "--per-class must end in .csv or .tsv"),
         ("test.csv --label-column species --per-class no-folder/o.csv", "no-folder/o.csv: cannot be written"),
@@ -279,14 +283,19 @@ def test_what_a_model_cannot_be_measured_on_is_named(
 def test_models_of_many_labels_refuse_what_is_for_classes(
     files: Path, class_files: Path, model: Path, tmp_path: Path, run: Run
 ) -> None:
-    for option in (["--labels", class_files / "test-names.txt"], ["--first-label"], ["--label-column", "y"]):
+    for option in (["--first-label"], ["--label-column", "y"]):
         run.fails(
             *("evaluate", model, files / "test.txt", *option),
             naming=f"{option[0]} is for one class per row, but {model} is for many labels per row",
         )
-    run.fails("evaluate", model, class_files / "test.npy", naming="holds an array, with one class per row")
-    for option in (["--per-class", tmp_path / "o.csv"], ["--plot", tmp_path / "o.png"]):
-        run.fails("evaluate", model, files / "test.txt", *option, naming=f"{option[0]} is for one class per row")
+    names = ("--labels", class_files / "test-names.txt")
+    run.fails("evaluate", model, files / "test.txt", *names, naming="test.txt: has labels of its own, and")
+    run.fails("evaluate", model, class_files / "test.npy", naming="test.npy: holds inputs without labels or classes")
+    for option, naming in (
+        (["--per-class", tmp_path / "o.txt"], "--per-class must end in .csv or .tsv"),
+        (["--plot", tmp_path / "o.csv"], "--plot must end in .png, .svg, .pdf"),
+    ):
+        run.fails("evaluate", model, files / "test.txt", *option, naming=naming)
 
 
 def test_models_of_many_labels_predict_arrays(files: Path, model: Path, tmp_path: Path, run: Run) -> None:

@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from tests.cli.conftest import QUICK_TAGGER, Process, Run, columns, written
 
 import extremegp
@@ -258,6 +259,37 @@ def test_the_reliability_diagram_is_drawn(
     picture = tmp_path / f"calibration{suffix}"
     assert run("evaluate", tagger, sequence_files / "test.txt", "--plot", picture, "--quiet").output == ""
     assert picture.read_bytes().startswith(start)
+
+
+@pytest.mark.parametrize("decoding", ["max-marginal", "viterbi"])
+def test_labels_and_their_confusions_are_those_of_the_predictions(
+    sequence_files: Path, uncertain: Path, tmp_path: Path, run: Run, decoding: str
+) -> None:
+    model = extremegp.load(uncertain)
+    model.set_params(decoding=decoding)
+    X, y = split("test")
+    truth, predicted = np.concatenate(y), np.concatenate(model.predict(X))
+    args = (uncertain, sequence_files / "test.txt", "--decoding", decoding)
+    found = evaluated(run, *args, "--per-class", tmp_path / "each.tsv")
+    names = model.classes_.tolist()
+    table = confusion_matrix(truth, predicted, labels=names)
+    cells = {(cell["true"], cell["predicted"]): cell["count"] for cell in found["confusion"]}
+    assert cells == {(names[i], names[j]): table[i, j] for i, j in np.argwhere(table)}
+    parts = precision_recall_fscore_support(truth, predicted, labels=names, zero_division=0)
+    header, *lines = [line.split("\t") for line in (tmp_path / "each.tsv").read_text().splitlines()]
+    assert header == ["class", "support", "predicted", "precision", "recall", "f1"]
+    for line, name, precision, recall, f1, support in zip(lines, names, *parts, strict=True):
+        assert line[:3] == [name, str(support), str(np.count_nonzero(predicted == name))]
+        assert [float(cell) for cell in line[3:]] == pytest.approx([precision, recall, f1], rel=1e-5)
+        assert found["labels"][name]["f1"] == pytest.approx(f1)
+    span = found["spans"]["NP"]
+    assert span["f1"] == pytest.approx(2 / (1 / span["precision"] + 1 / span["recall"]))
+    shown = run("evaluate", *args).stdout
+    assert "Labels with the lowest F1" in shown
+    (true, other), count = next((pair, count) for pair, count in cells.items() if pair[0] != pair[1])
+    share = f"{100 * count / np.count_nonzero(truth == true):.2f}"
+    confusions = shown.split("Largest confusions")[1]
+    assert [true, other, str(count), share] in [line.split() for line in confusions.splitlines()]
 
 
 def test_separators_and_encodings_are_the_file_s(tmp_path: Path, run: Run) -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from tests.cli.conftest import QUICK_TAGGER, Run, columns, written
 
-from extremegp.estimators import SequenceGPClassifier
+from extremegp.estimators import SequenceGPClassifier, load
 
 
 @pytest.fixture
@@ -216,7 +216,8 @@ def test_another_encoding_is_named_with_its_line(tagger: Path, tmp_path: Path, r
     [
         (["evaluate", "--labels", "y.txt"], "--labels is not for sequences"),
         (["evaluate", "--ks", "1,2"], "--ks is not for sequences"),
-        (["evaluate", "--per-class", "c.csv"], "--per-class is not for sequences"),
+        (["evaluate", "--per-class", "c.txt"], "--per-class must end in .csv or .tsv"),
+        (["evaluate", "--threshold", "0.3"], "--threshold is not for sequences"),
         (["evaluate", "--propensity", "default"], "tagger is for a label for every token of sequences"),
         (["evaluate", "--format", "jsonl"], "--format is not for sequences"),
         (["evaluate", "--plot", "p.txt"], "--plot must end in .png"),
@@ -313,3 +314,23 @@ def test_a_limit_of_memory_is_for_sequences_too(sequence_files: Path, tmp_path: 
     run.fails(*args, "1M", naming="max_memory is 0.00 GB: raise it")
     run.fails(*args, "much", naming="max_memory must be bytes")
     assert not (tmp_path / "m").exists()
+
+
+@pytest.mark.filterwarnings("default")
+def test_comments_that_could_be_tokens_are_told_of_once_and_not_learnt(run: Run, tmp_path: Path) -> None:
+    rows = "the DT x O\nold JJ x B-NP\ndog NN x I-NP\n"
+    text = "\n".join(f"# sent_id = {i}\n{rows}" for i in range(10))
+    (tmp_path / "train.txt").write_text(text)
+    args = ("--task", "sequence", "--out", tmp_path / "m", "--preset", "CRF", "--set", "epochs=2", "--quiet")
+    result = run("train", tmp_path / "train.txt", *args)
+    assert result.exit_code == 0
+    assert result.stderr.count("\n") == 1
+    assert "train.txt:1: left out as a comment" in result.stderr
+    assert load(tmp_path / "m").classes_.tolist() == ["B-NP", "I-NP", "O"]
+
+
+def test_json_lines_are_told_from_columns(run: Run, files: Path, tagger: Path, tmp_path: Path) -> None:
+    problem = "train.jsonl:1: the line is a JSON object, but files of sequences have a token a line, in columns"
+    run.fails("train", files / "train.jsonl", "--task", "sequence", "--out", tmp_path / "m", naming=problem)
+    for command in (("predict", tagger, files / "train.jsonl"), ("evaluate", tagger, files / "train.jsonl")):
+        run.fails(*command, naming=problem)

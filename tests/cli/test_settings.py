@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+import inspect
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
 import pytest
 
-from extremegp.cli.settings import duration, parse_settings
+import extremegp
+from extremegp.cli import parameters, settings
+from extremegp.cli.parameters import parameter_types
+from extremegp.cli.settings import duration, one_of, parse_settings
 from extremegp.errors import SettingsError
 
 
@@ -24,6 +30,10 @@ def test_values_are_read_by_the_type_of_the_parameter() -> None:
         "propensity=0.6,2.6",
         "n_sampled_labels=500",
         "label_sampling=uniform",
+        "ngram_range=1,2",
+        "lowercase=false",
+        "analyzer=char_wb",
+        "max_features=none",
     ]
     assert parse_settings(pairs) == {
         "n_inducing": 7,
@@ -40,6 +50,10 @@ def test_values_are_read_by_the_type_of_the_parameter() -> None:
         "propensity": (0.6, 2.6),
         "n_sampled_labels": 500,
         "label_sampling": "uniform",
+        "ngram_range": (1, 2),
+        "lowercase": False,
+        "analyzer": "char_wb",
+        "max_features": None,
     }
     assert parse_settings(["propensity=auto", "n_sampled_labels=none"]) == {
         "propensity": "auto",
@@ -73,7 +87,7 @@ def test_whole_numbers_stay_integers() -> None:
     [
         ("n_inducing", "key=value"),
         ("kernal=se", "did you mean 'kernel'"),
-        ("xyz=1", "known are features, kernel"),
+        ("xyz=1", "known are analyzer, ngram_range, lowercase, min_df, max_features, features, kernel"),
         ("n_inducing=1.5", "n_inducing must be an integer or auto; it is '1.5'"),
         ("epochs=many", "epochs must be an integer or auto; it is 'many'"),
         ("learn_inducing=1", "learn_inducing must be true or false"),
@@ -103,3 +117,37 @@ def test_durations(text: str, seconds: float) -> None:
 def test_what_is_no_duration_is_refused(text: str) -> None:
     with pytest.raises(SettingsError, match="--time-budget"):
         duration(text)
+
+
+@pytest.mark.parametrize(
+    "estimator", ["MultiLabelGPClassifier", "LabelTreeGPClassifier", "MultiClassGPClassifier", "SequenceGPClassifier"]
+)
+def test_parameters_that_sources_state_are_those_of_the_constructor(estimator: str) -> None:
+    cls = getattr(extremegp, estimator)
+    stated, hints = parameter_types(estimator), get_type_hints(cls)
+    assert list(stated) == list(inspect.signature(cls).parameters)
+
+    def alternatives(hint: Any) -> set[Any]:
+        parts = {hint} if get_origin(hint) in (Literal, tuple) or isinstance(hint, type) else set(get_args(hint))
+        return {part for part in parts if get_origin(part) in (Literal, tuple) or part in settings._READERS}
+
+    for name, hint in stated.items():
+        assert alternatives(hint) == alternatives(hints[name]), name
+
+
+def test_parameters_are_known_without_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    known = parameter_types("SequenceGPClassifier")
+    monkeypatch.setattr(parameters, "_sources", lambda: ({}, {}))
+    parameter_types.cache_clear()
+    assert known.keys() <= parameter_types("SequenceGPClassifier").keys()
+    parameter_types.cache_clear()
+
+
+@pytest.mark.parametrize(("wrong", "first"), [("ARDFX", "ARD-FX"), ("ard", "ARD"), ("sdgp-1", "SDGP1")])
+def test_of_very_many_choices_the_nearest_are_shown(wrong: str, first: str) -> None:
+    names = [f"X{i}" for i in range(200)] + ["ARD", "ARD-FX", "ARD-UN", "SDGP1", "SDGP2"]
+    with pytest.raises(SettingsError) as refused:
+        one_of("--preset", wrong, names, listed_by="`extremegp presets`")
+    assert f"did you mean {first!r}" in str(refused.value)
+    assert str(refused.value).endswith("`extremegp presets` lists all 205")
+    assert len(str(refused.value)) < 160

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import scipy.sparse
+from sklearn.metrics import average_precision_score, f1_score
 from tests.cli.conftest import N_FEATURES, N_LABELS, Run
 from tests.label_tree.test_training import InterruptAfter
 
@@ -40,6 +41,21 @@ def tree_model(files: Path, run: Run) -> Path:
         result = run("train", files / "train.txt", "--out", folder, "--model", "tree", *_QUICK, *names)
     assert (result.exit_code, result.output) == (0, "")
     return folder
+
+
+@pytest.mark.parametrize("dense", [True, False])
+def test_trees_are_evaluated_label_by_label(
+    files: Path, tree_model: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch, *, dense: bool
+) -> None:
+    monkeypatch.setattr(task, "DENSE_LABELS", 20_000 if dense else 1)
+    args = ("--per-class", tmp_path / "each.csv", "--plot", tmp_path / "labels.png", "--json", "-")
+    metrics = json.loads(run("evaluate", tree_model, files / "test.txt", *args).stdout)["metrics"]
+    data = extremegp.data.read_xc(files / "test.txt")
+    y, p = data.Y.toarray().astype(int), extremegp.load(tree_model).predict_proba(data.X)
+    assert metrics["micro_f1"] == pytest.approx(f1_score(y, p >= 0.5, average="micro"))
+    assert metrics["macro_average_precision"] == pytest.approx(average_precision_score(y, p))
+    assert len((tmp_path / "each.csv").read_text().splitlines()) == 1 + N_LABELS
+    assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
 
 
 def test_the_model_is_the_one_that_the_library_trains(files: Path, tmp_path: Path, run: Run) -> None:

@@ -14,6 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from extremegp.data import Columns, read_columns, write_columns
+from extremegp.data.columns import first_token_line
 from extremegp.errors import DataError, SettingsError
 
 COMPRESS = {
@@ -259,3 +260,90 @@ def test_the_chunks_of_conll_2000_are_read(shared_data: Path) -> None:
     assert read.sequences[0][:2] == [("Confidence", "NN"), ("in", "IN")]
     assert read.labels[0][:2] == ["B-NP", "B-PP"]
     assert len({label for labels in read.labels for label in labels}) == 22
+
+
+CONLL = """# newdoc id = a
+# sent_id = 1
+# text = It's late
+1-2\tIt's\t_\t_
+1\tIt\tPRON\tX
+2\t's\tAUX\tY
+3\tlate\tADJ\tX
+
+# newpar
+# sent_id = 2
+# a remark
+1\tRun\tVERB\tY
+1.1\tyou\t_\t_
+2\t!\tPUNCT\tX
+"""
+TOKENS = [
+    [("1", "It", "PRON"), ("2", "'s", "AUX"), ("3", "late", "ADJ")],
+    [("1", "Run", "VERB"), ("2", "!", "PUNCT")],
+]
+
+
+def test_comments_and_lines_that_are_no_tokens_of_conll_u_are_left_out(tmp_path: Path) -> None:
+    path = save(tmp_path, CONLL)
+    with pytest.warns(UserWarning, match=r"data\.txt:4: left out.*as in CoNLL-U") as told:
+        read = read_columns(path)
+    assert [str(warning.message).split(":")[1] for warning in told] == ["4"]
+    assert read == Columns(TOKENS, [["X", "Y", "X"], ["Y", "X"]])
+    with pytest.warns(UserWarning, match="as in CoNLL-U"):
+        assert read_columns(path, separator="\t", label_column=None).sequences[1][1] == ("2", "!", "PUNCT", "X")
+    assert first_token_line(path) == 4
+
+
+@pytest.mark.parametrize("comment", ["# sent_id = 1", "#sent_id = 1", "# global.columns = ID FORM", "# text ="])
+@pytest.mark.parametrize("separator", [None, " "])
+def test_comments_among_columns_between_blanks_are_left_out(tmp_path: Path, comment: str, separator: Any) -> None:
+    path = save(tmp_path, f"{comment}\na b c d e f T\n\n{comment}\nx b c d e f T\n")
+    assert read_columns(path, separator=separator).sequences == [[tuple("abcdef")], [tuple("xbcdef")]]
+    assert first_token_line(path, separator) == 2
+
+
+@pytest.mark.parametrize("text", ["# sent_id = {}\na b c T\n", "# a b T\nc\td\te\tT\n"])
+def test_comments_that_could_be_tokens_are_told_of_once(tmp_path: Path, text: str) -> None:
+    path = save(tmp_path, "\n".join(text.format(i) for i in range(5)))
+    with pytest.warns(UserWarning, match=r"data\.txt:1: left out as a comment") as told:
+        read = read_columns(path)
+    assert len(told) == 1
+    assert [len(tokens) for tokens in read.sequences] == [1] * 5
+    assert {tag for tags in read.labels or () for tag in tags} == {"T"}
+
+
+@pytest.mark.parametrize(
+    ("text", "options", "first"),
+    [
+        ("# SYM O\n1 CD O\n", {}, "#"),
+        ("#\tSYM\tO\n1\tCD\tO\n", {}, "#"),
+        ("#python NN O\nrocks VB O\n", {}, "#python"),
+        ("#\t=\tO\nx\ty\tO\n", {"separator": "\t"}, "#"),
+        ("# sent_id = 1\tSYM\tO\nx\ty\tO\n", {"separator": "\t"}, "# sent_id = 1"),
+        ("# SYM O\n\n", {}, "#"),
+        ("#,SYM,O\na,b,O\n", {"separator": ","}, "#"),
+        ("#\n#\n", {"label_column": None}, "#"),
+    ],
+)
+def test_tokens_that_start_with_a_hash_stay(tmp_path: Path, text: str, options: Any, first: str) -> None:
+    path = save(tmp_path, text)
+    sequences = read_columns(path, **options).sequences
+    assert sequences[0][0][0] == first
+    assert sum(map(len, sequences)) == len(text.strip().splitlines())
+    assert first_token_line(path, options.get("separator")) == 1
+
+
+def test_a_hash_within_a_sequence_is_a_token(tmp_path: Path) -> None:
+    path = save(tmp_path, "we PRP O x\n# sent_id = 1\n")
+    assert read_columns(path).sequences == [[("we", "PRP", "O"), ("#", "sent_id", "=")]]
+
+
+@pytest.mark.parametrize("text", ["1-2 CD S\n1 CD S\n3 CD S\n", "1 X S\n1.1 X S\n", "a X S\n1-2 X S\n", "1-2 X S\n"])
+def test_words_that_look_like_numbers_of_conll_u_stay(tmp_path: Path, text: str) -> None:
+    assert sum(map(len, read_columns(save(tmp_path, text)).sequences)) == text.count("\n")
+
+
+def test_json_lines_are_told_from_columns(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.txt:2: the line is a JSON object.*a token a line, in columns"):
+        read_columns(save(tmp_path, '\n{"text": "a b", "labels": ["x"]}\n'))
+    assert read_columns(save(tmp_path, "{ ( O\n")).sequences == [[("{", "(")]]

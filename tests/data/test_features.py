@@ -148,7 +148,9 @@ def test_stored_zeros_do_not_count_as_occurrences() -> None:
         (sparse.csr_matrix(COUNTS), "expected a list of texts"),
         (3, "expected a list of texts, not int"),
         ([], "no texts"),
-        (["a", None], "text 1 .*NoneType"),
+        (["a", None], "text 1 .*is missing.*empty text"),
+        (["a", 3], "text 1 .*int, not a string.*other features"),
+        (np.array("one text"), "expected a list of texts"),
         (["all words", "differ here"], "no words to make features of.*min_df"),
         (["one two"], "no words to make features of.*min_df"),
     ],
@@ -196,6 +198,9 @@ TEXT = {"kind": "text", "n_features": 5, "min_df": 2, "max_features": None}
         (TEXT | {"min_df": "2"}, {"words": WORDS, "idf": IDF}),
         (TEXT | {"max_features": -1}, {"words": WORDS, "idf": IDF}),
         (TEXT | {"n_features": 6}, {"words": WORDS, "idf": IDF}),
+        (TEXT | {"analyzer": "stem"}, {"words": WORDS, "idf": IDF}),
+        (TEXT | {"ngram_range": [2, 1]}, {"words": WORDS, "idf": IDF}),
+        (TEXT | {"lowercase": 1}, {"words": WORDS, "idf": IDF}),
     ],
 )
 def test_altered_state_is_refused(config: Any, arrays: Any) -> None:

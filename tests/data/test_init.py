@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 import extremegp.data
-from extremegp.data import Dataset, TextDataset, read_dataset
+from extremegp.data import Dataset, TextDataset, read_dataset, recognise_format
 from extremegp.errors import DataError, SettingsError
 
 XC = "2 3 2\n1 0:1\n 2:1\n"
@@ -71,3 +71,41 @@ def test_a_named_format_and_options_are_obeyed(tmp_path: Path) -> None:
 def test_the_public_names_exist_and_are_sorted() -> None:
     assert sorted(extremegp.data.__all__) == extremegp.data.__all__
     assert all(hasattr(extremegp.data, name) for name in extremegp.data.__all__)
+
+
+@pytest.mark.parametrize(
+    "header",
+    ["3,4,5", "3, 4, 5", "3;4;5", "3|4|5", "3\t4,5", "3.0 4 5", "3 4 5.0", "3e0 4 5", "3,4", "(3, 4, 5)", "3,4,5,"],
+)
+def test_a_header_with_other_separators_or_numbers_is_refused_not_read_as_a_row(tmp_path: Path, header: str) -> None:
+    rows = "\n0,1 0:1 2:0.5\n 1:2\n2 3:1\n"
+    with pytest.raises(DataError, match=r"data\.txt:1: .*looks like a header.*'N D K'.*format svmlight") as refused:
+        read_dataset(save(tmp_path, "data.txt", header + rows))
+    assert repr(header) in str(refused.value)
+
+
+@pytest.mark.parametrize("header", ["3 4 5", "3\t4\t5", "  3   4 5  "])
+def test_a_header_has_any_blanks_between_its_integers(tmp_path: Path, header: str) -> None:
+    data = read_dataset(save(tmp_path, "data.txt", header + "\n0,1 0:1 2:0.5\n 1:2\n2 3:1\n"))
+    assert isinstance(data, Dataset)
+    assert (data.X.shape, data.Y.shape) == ((3, 4), (3, 5))
+
+
+def test_a_first_row_of_labels_alone_is_read_where_the_format_is_named(tmp_path: Path) -> None:
+    path = save(tmp_path, "data.txt", "3,4,5\n1 2:1\n")
+    data = read_dataset(path, format="svmlight")
+    assert isinstance(data, Dataset)
+    assert data.Y.toarray().tolist() == [[0, 0, 0, 1, 1, 1], [0, 1, 0, 0, 0, 0]]
+    assert recognise_format(path, labels_alone=True) == "svmlight"
+
+
+@pytest.mark.parametrize("content", ["5\n0 1:1\n", "1,2,3,4\n0 1:1\n", "# 3 4 5\n0 1:1\n", " 1:1\n"])
+def test_other_first_rows_without_features_are_rows(tmp_path: Path, content: str) -> None:
+    data = read_dataset(save(tmp_path, "data.txt", content))
+    assert isinstance(data, Dataset)
+    assert data.X.nnz == 1
+
+
+def test_rows_of_numbers_without_any_feature_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"data\.txt:1: no line has a feature 'f:v'.*\.csv"):
+        read_dataset(save(tmp_path, "data.txt", "1,2,3,4\n5,6,7,8\n"))

@@ -208,3 +208,29 @@ def test_a_sparse_target_that_points_outside_itself_is_refused() -> None:
     Y.indices[0] = 9
     with pytest.raises(DataError, match="not a valid sparse matrix"):
         encode_targets(Y)
+
+
+@pytest.mark.parametrize("kind", [list, tuple, np.array])
+@pytest.mark.parametrize(
+    "rows",
+    [
+        [[0, 1], [1, 1]],
+        [[0, 0], [0, 0]],
+        [[0, 1], [1, 0]],
+        [[True, False], [True, True]],
+        [[1.0, 0.0], [1.0, 1.0]],
+        [[0, 1, 0], [0, 0, 0]],
+    ],
+)
+def test_an_indicator_as_nested_lists_is_refused(rows: list[list[Any]], kind: Any) -> None:
+    with pytest.raises(DataError, match=r"looks like an indicator.*numpy\.asarray"):
+        encode_targets([kind(row) for row in rows])
+
+
+@pytest.mark.parametrize(
+    "rows", [[[0, 1], [0, 1]], [[1], [0], [1]], [[0, 1], [1]], [[0, 1], [1, 2]], [["0", "1"], ["1", "0"]], [[1, 0]]]
+)
+def test_lists_that_name_no_label_twice_are_lists_of_labels(rows: list[list[Any]]) -> None:
+    encoded, space = encode_targets(rows)
+    assert space is not None
+    assert [set(row) for row in space.decode(encoded)] == [set(row) for row in rows]

@@ -15,7 +15,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extremegp.data import encode_classes, read_table, tables
+from extremegp.data import encode_classes, read_table, table_files
 from extremegp.errors import DataError
 
 COMPRESS = {
@@ -73,7 +73,7 @@ def test_compressed_text_is_read(tmp_path: Path, suffix: str) -> None:
 def test_tables_larger_than_a_piece_are_read_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, values_at_a_time: int
 ) -> None:
-    monkeypatch.setattr(tables, "_VALUES_AT_A_TIME", values_at_a_time)
+    monkeypatch.setattr(table_files, "_VALUES_AT_A_TIME", values_at_a_time)
     values = np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32)
     frame = pd.DataFrame(values, columns=["a", "b", "c"]).assign(y=np.arange(50) % 7)
     read, y, _ = read_table(write(frame, tmp_path / name), "y")

@@ -98,8 +98,8 @@ def test_a_sum_of_duplicates_beyond_float32_is_refused() -> None:
         (sparse.csr_matrix((0, 3)), r"0 sample\(s\)"),
         (np.ones((2, 2), dtype=complex), "Complex data not supported"),
         (sparse.csr_matrix(np.ones((2, 2), dtype=complex)), "Complex data not supported"),
-        (np.asarray([["a", "b"]]), "string"),
-        (np.asarray([["a", 1.0]], dtype=object), "could not convert string"),
+        (np.asarray([["a", "b"]]), "holds texts, not numbers"),
+        (np.asarray([["a", 1.0]], dtype=object), "holds texts, not numbers, as at row 0"),
         (np.asarray([["2020-01-01"]], dtype="datetime64[D]"), "dtype datetime64"),
     ],
 )

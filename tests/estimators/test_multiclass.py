@@ -85,6 +85,10 @@ def test_every_likelihood_learns_rings_of_which_no_linear_function_knows(likelih
     np.testing.assert_allclose(probabilities.sum(axis=1), 1, atol=1e-5)
     nlpd = -np.log(probabilities[np.arange(300), test_codes]).mean()
     assert nlpd < 0.6 * np.log(K)
+
+
+def test_no_linear_function_knows_of_rings():
+    (x, codes), (test_x, test_codes) = rings(300), rings(300, seed=1)
     linear = small_classifier(latents="linear-point", epochs=60).fit(x, NAMES[codes])
     assert linear.score(test_x, NAMES[test_codes]) < 0.6
 

@@ -96,8 +96,8 @@ BAD_FITS: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
     "X 1-D": ({}, X[0], Y, "1D array"),
     "X without rows": ({}, X[:0], Y[:0], "0 sample"),
     "X without columns": ({}, X[:, :0], Y, "0 feature"),
-    "X of texts": ({}, ["a", "b"], Y[:2], "Expected 2D array"),
-    "X no texts": ({"features": "text"}, X, Y, "not a string"),
+    "X of texts": ({}, ["a", "b"], Y[:2], "holds texts"),
+    "X no texts": ({"features": "text"}, X, Y, "takes one column of texts"),
     "X a single text": ({"features": "text"}, "abc", Y, "list of texts"),
     "X negative for tf-idf": ({"features": "tfidf"}, -X, Y, "counts"),
     "lengths": ({}, X, Y[:-1], "X has 40 rows and Y has 39"),
@@ -139,7 +139,11 @@ BAD_CALLS: dict[str, tuple[Callable[[MultiLabelGPClassifier], Any], type[Excepti
     "score names": (lambda c: c.score(X, label_lists(Y)), DataError, "without names"),
     "save over a file": (lambda c: c.save(__file__), DataError, "not a saved model"),
     "validation width": (lambda c: clone(c).fit(X, Y, validation=(X[:, :-1], Y)), DataError, "5 features"),
-    "validation labels": (lambda c: clone(c).fit(X, Y, validation=(X, Y[:, :-1])), DataError, "have 4 columns"),
+    "validation labels": (
+        lambda c: clone(c).fit(X, Y, validation=(X, Y[:, :-1])),
+        DataError,
+        "validation has 4 labels",
+    ),
     "validation lengths": (lambda c: clone(c).fit(X, Y, validation=(X, Y[:-1])), DataError, "39"),
 }
 

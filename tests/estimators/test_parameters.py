@@ -60,7 +60,7 @@ def test_a_class_that_documents_a_parameter_has_the_last_word_and_keeps_the_othe
     assert entries["beam"] == "    beam: wider than that\n        of its parent."
     assert entries["leaf_size"] == parameter_entries(LabelTreeGPClassifier.__doc__)["leaf_size"]
     assert entries.keys() == inspect.signature(Changed).parameters.keys()
-    assert Changed.__doc__.startswith("Other trees.\n\nArgs:\n    features: ")
+    assert Changed.__doc__.startswith("Other trees.\n\nArgs:\n    analyzer: ")
     assert Changed.__doc__.endswith("\n\nRaises:\n    nothing: at all.")
     assert (Changed().beam, LabelTreeGPClassifier().beam) == (20, 10)
 

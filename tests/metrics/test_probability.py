@@ -36,14 +36,20 @@ def problems(draw: st.DrawFn) -> tuple[np.ndarray, np.ndarray]:
 @given(problems(), st.sampled_from([1, 4, 16]), st.integers(1, 10))
 def test_metrics_equal_their_literal_definitions(problem: tuple[np.ndarray, np.ndarray], n_bins: int, top: int) -> None:
     truth, p = problem
-    best = [(i, label) for i, row in enumerate(p) for label in reference.top_labels(row.astype(np.float32), top)]
-    metrics = ProbabilityMetrics(n_bins, top)
+    best, two, twelve = (
+        [(i, label) for i, row in enumerate(p) for label in reference.top_labels(row.astype(np.float32), k)]
+        for k in (top, 2, 12)
+    )
+    metrics = ProbabilityMetrics(n_bins, top, ks=(2, 12))
     metrics.update(p, csr_array(truth))
     expected = {
         "log_loss": reference.log_loss(truth, p),
         "brier": reference.brier(truth, p),
         "ece": reference.calibration_error(truth.ravel(), p.ravel(), n_bins),
-        "ece_top": reference.calibration_error([truth[c] for c in best], [p[c] for c in best], n_bins),
+        **{
+            name: reference.calibration_error([truth[c] for c in chosen], [p[c] for c in chosen], n_bins)
+            for name, chosen in (("ece_top", best), ("ECE@2", two), ("ECE@12", twelve))
+        },
     }
     found = metrics.compute()
     assert found.keys() == expected.keys()
@@ -68,6 +74,24 @@ def test_metrics_of_the_best_labels_equal_their_literal_definitions(
     np.testing.assert_allclose(found[f"log_loss_top{top}"], -np.mean(np.log(happened)), rtol=1e-9, atol=1e-12)
     expected = reference.calibration_error(y, q, n_bins)
     np.testing.assert_allclose(found[f"ece_top{top}"], expected, rtol=1e-9, atol=1e-12)
+
+
+def test_the_most_probable_labels_are_found_among_those_ranked_by_something_else() -> None:
+    truth, p = random_problem(4)
+    whole, listed = ProbabilityMetrics(ks=(1, 3)), TopProbabilityMetrics(ks=(1, 3))
+    whole.update(p, truth)
+    by_other = TopK.from_scores(-p, p.shape[1])
+    listed.update(by_other, np.take_along_axis(p, by_other.labels, axis=1), truth)
+    found, expected = listed.compute(), whole.compute()
+    for name in ("ECE@1", "ECE@3"):
+        assert found[name] == pytest.approx(expected[name], rel=1e-12)
+    np.testing.assert_array_equal(listed.reliability().count.sum(), p.size)
+    # A pad is no label, however short the list.
+    short = TopProbabilityMetrics(ks=(2,))
+    short.update(TopK(np.array([[4, -1]]), np.array([[0.25, -np.inf]])), np.array([[0.25, 0.0]]), np.eye(5)[4:])
+    assert short.compute()["ECE@2"] == 0.75
+    with pytest.raises(SettingsError, match="needs the 3 best labels"):
+        listed.update(TopK.from_scores(p, 2), np.sort(p)[:, :-3:-1], truth)
 
 
 def test_best_labels_that_cannot_be_judged_are_refused() -> None:
@@ -136,14 +160,14 @@ def test_probabilities_equal_to_frequencies_have_no_calibration_error() -> None:
 
 def test_blocks_and_merged_accumulators_equal_one_pass(monkeypatch: pytest.MonkeyPatch) -> None:
     truth, p = random_problem(1)
-    whole, parts, other = (ProbabilityMetrics(7, 3) for _ in range(3))
+    whole, parts, other = (ProbabilityMetrics(7, 3, ks=(1, 5)) for _ in range(3))
     whole.update(p, truth)
     monkeypatch.setattr(probability_module, "_CHUNK", 30)
     parts.update(p[:11], truth[:11])
     other.update(p[11:40], csr_array(truth[11:40]))
     other.update(p[40:], truth[40:])
     parts.merge(other)
-    parts.merge(ProbabilityMetrics(7, 3))
+    parts.merge(ProbabilityMetrics(7, 3, ks=(1, 5)))
     assert parts.compute() == pytest.approx(whole.compute(), rel=1e-12)
     for top in (False, True):
         found, expected = parts.reliability(top=top), whole.reliability(top=top)
@@ -193,9 +217,11 @@ def test_blocks_of_another_width_and_unlike_accumulators_are_refused() -> None:
         metrics.merge(wider)
     with pytest.raises(SettingsError, match="n_bins 15 and 5"):
         metrics.merge(ProbabilityMetrics(5))
+    with pytest.raises(SettingsError, match=r"ks \[\] and \[2\]"):
+        metrics.merge(ProbabilityMetrics(ks=(2,)))
 
 
-@pytest.mark.parametrize("settings", [{"n_bins": 0}, {"n_bins": 2.0}, {"top": -1}])
+@pytest.mark.parametrize("settings", [{"n_bins": 0}, {"n_bins": 2.0}, {"top": -1}, {"ks": (1, 0)}])
 def test_bad_settings_are_refused(settings: dict) -> None:
     with pytest.raises(SettingsError, match="positive integer"):
         ProbabilityMetrics(**settings)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from sklearn.metrics import confusion_matrix, precision_recall_fscore_support
 from tests.reference import sequences as reference
 
 from extremegp.errors import DataError, SettingsError
@@ -133,6 +134,26 @@ def test_hand_computed_example() -> None:
             "n_unknown": 1,
         }
     )
+
+
+def test_labels_and_confusions_are_those_of_the_predicted_labels() -> None:
+    rng = np.random.default_rng(5)
+    blocks = [random_block(rng, 4, [9, 1, 20]), random_block(rng, 4, [30])]
+    metrics = SequenceMetrics(TAGS)
+    for block in blocks:
+        metrics.update(**block)
+    truth, predicted = (np.concatenate([block[key] for block in blocks]) for key in ("y_true", "predicted"))
+    known = truth >= 0
+    expected = confusion_matrix(truth[known], predicted[known], labels=range(4))
+    np.testing.assert_array_equal(metrics.confusion().toarray(), expected)
+    # Not those of the most probable labels, which some predicted ones are not.
+    assert (metrics.confusion() != metrics.tokens.confusion()).nnz
+    each = metrics.per_label()
+    # To scikit-learn the label never seen is one more, which is never predicted.
+    parts = precision_recall_fscore_support(truth, predicted, labels=range(4), zero_division=0)
+    for found, wanted in zip((each.precision, each.recall, each.f1, each.support), parts, strict=True):
+        np.testing.assert_allclose(found, wanted, rtol=1e-12)
+    np.testing.assert_array_equal(each.predicted, np.bincount(predicted, minlength=4))
 
 
 def test_tokens_are_the_classes_of_the_marginals() -> None:

@@ -51,7 +51,7 @@ def test_without_a_terminal_there_is_a_line_per_interval(clock: _Clock):
     assert "10 %" in lines[0]
     assert "ELBO/row -50.000" in lines[0]
     assert "validation P@1 43.21" in lines[0]
-    assert "90 s left" in lines[0]
+    assert "1 min 30 s left" in lines[0]
     assert "\x1b" not in stream.getvalue()
 
 
@@ -71,6 +71,33 @@ def test_by_default_it_writes_to_standard_error(clock: _Clock, capsys: pytest.Ca
     captured = capsys.readouterr()
     assert captured.out == ""
     assert "training" in captured.err
+
+
+def test_the_time_left_is_that_until_patience_would_end_training(clock: _Clock):
+    stream = io.StringIO()
+    reporter = ProgressReporter(stream, interval=10.0, early_stopping=3)
+    for step in range(1, 41):
+        clock.now += 1.0
+        if step == 11:
+            reporter.epoch({"epoch": 1.0, "validation_accuracy": 0.5})
+        if step == 21:
+            reporter.epoch({"epoch": 2.0, "validation_accuracy": 0.4})
+        reporter.step(step, 1000, -1.0)
+    assert [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()] == [
+        "16 min left",
+        "20 s left",
+        "10 s left",
+        "0 s left",
+    ]
+
+
+def test_the_time_left_is_never_more_than_the_budget(clock: _Clock):
+    stream = io.StringIO()
+    reporter = ProgressReporter(stream, interval=10.0, time_budget=60.0)
+    for step in range(1, 21):
+        clock.now += 1.0
+        reporter.step(step, 1000, -1.0)
+    assert [line.rpartition("  ")[2] for line in stream.getvalue().splitlines()] == ["51 s left", "41 s left"]
 
 
 def test_silence(capsys: pytest.CaptureFixture[str]):

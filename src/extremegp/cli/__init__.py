@@ -5,6 +5,7 @@ Commands import what computes only when they run, so that `--help` answers at on
 
 from __future__ import annotations
 
+import io
 import sys
 from contextlib import suppress
 from typing import Annotated
@@ -12,7 +13,7 @@ from typing import Annotated
 import typer
 
 from extremegp.__about__ import __version__
-from extremegp.cli.app import OneLineErrors
+from extremegp.cli.app import OneLineErrors, PlainHelp
 from extremegp.cli.convert import convert
 from extremegp.cli.demo import demo
 from extremegp.cli.evaluate import evaluate
@@ -34,7 +35,7 @@ app = typer.Typer(
 )
 for _command in (demo, train, predict, evaluate, convert, info, presets):
     # The text at the top of a command's file is what its --help says.
-    app.command(help=sys.modules[_command.__module__].__doc__)(_command)
+    app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 
 
 def _show_version(wanted: bool) -> None:
@@ -73,4 +74,8 @@ def main() -> None:
     # Where a program calls this, numpy and torch may be loaded: threads are then as that program wants them.
     with suppress(SettingsError):
         let_waiting_threads_sleep()
+    for stream in (sys.stdout, sys.stderr):
+        # A character that the terminal lacks becomes a question mark, not an error.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")
     app(prog_name="extremegp")

@@ -14,14 +14,9 @@ if TYPE_CHECKING:
 
 Sequences: TypeAlias = list[list[tuple[str, ...]]]
 
-_BLANKS = b" \t"
-_DOCUMENT_START = b"-DOCSTART-"
-
 
 def read(source: Source, *, labelled: bool, max_sequences: int | None = None) -> Columns:
-    r"""The sequences of a file: with all their columns, or with the last one as their labels.
-
-    A shell hands over \t as a separator in two characters.
+    """The sequences of a file: with all their columns, or with the last one as their labels.
 
     Raises:
         DataError: the file cannot be read; names the line.
@@ -32,7 +27,7 @@ def read(source: Source, *, labelled: bool, max_sequences: int | None = None) ->
     return read_columns(
         source.path,
         label_column=-1 if labelled else None,
-        separator=source.separator and source.separator.replace(r"\t", "\t"),
+        separator=_separator(source),
         encoding=source.encoding or "utf-8",
         max_sequences=max_sequences,
     )
@@ -65,13 +60,17 @@ def check_width(classifier: SequenceGPClassifier, model: Path, source: Source, *
             f"the line has {counted(found)}, but {model} was trained on {known} {beside}; correct the file, "
             "or name what separates columns by --separator",
             path=source.path,
-            line=first_token_line(source.path),
+            line=first_token_line(source),
         )
 
 
-def first_token_line(path: Path) -> int:
-    """The number of the first line that is neither blank nor the start of a document."""
-    from extremegp.storage.streams import line_blocks
+def first_token_line(source: Source) -> int:
+    """The number of the line of the first token."""
+    from extremegp.data.columns import first_token_line as first_of
 
-    lines = (line for block in line_blocks(path) for line in block.split(b"\n"))
-    return next(i for i, line in enumerate(lines, 1) if line.strip(_BLANKS) and not line.startswith(_DOCUMENT_START))
+    return first_of(source.path, _separator(source), source.encoding or "utf-8")
+
+
+def _separator(source: Source) -> str | None:
+    """A shell hands over \\t as a separator in two characters."""
+    return source.separator and source.separator.replace(r"\t", "\t")

@@ -8,15 +8,15 @@ import os
 import sys
 import time
 from collections.abc import Iterable
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
+    from matplotlib.figure import Figure
     from rich.console import Console
-
-    from extremegp.metrics import ClassMetrics
 
 _PICTURES = (".png", ".svg", ".pdf")
 
@@ -76,12 +76,41 @@ class Report:
             return
         text = json.dumps(result, indent=2, ensure_ascii=False, allow_nan=False) + "\n"
         if self._json_to == "-":
-            sys.stdout.write(text)
+            sys.stdout.write(text if _can_write(text) else json.dumps(result, indent=2, allow_nan=False) + "\n")
             return
         from extremegp.storage.streams import atomic_writer
 
         with atomic_writer(self._json_to) as stream:
             stream.write(text.encode())
+
+
+def _can_write(text: str) -> bool:
+    """Whether standard output has all characters of a text."""
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def load_libraries(quiet: bool) -> None:
+    """Import what computes: it takes seconds, in which a person at a terminal is told so."""
+    from rich.console import Console
+
+    console = Console(stderr=True)
+    told = console.status("loading PyTorch") if console.is_terminal and not quiet else nullcontext()
+    with nullcontext() if "torch" in sys.modules else told:
+        import extremegp.estimators  # noqa: F401
+
+
+def check_input(path: Path) -> None:
+    """Fail now rather than after a model was loaded where there is no data.
+
+    Raises:
+        DataError: there is no such file.
+    """
+    if str(path) != "-" and not path.exists():
+        raise DataError("no such file; check the path", path=path)
 
 
 def check_output(path: Path) -> None:
@@ -113,11 +142,9 @@ def check_plot(path: Path | None) -> None:
         raise SettingsError("--plot needs Matplotlib: pip install 'extremegp[plot]'")
 
 
-def write_plot(path: Path, quality: ClassMetrics, title: str) -> None:
-    """Draw the reliability diagram of predicted classes."""
-    from extremegp.plots import reliability_diagram
+def write_plot(path: Path, figure: Figure) -> None:
+    """Write a picture in the format of the suffix."""
     from extremegp.storage.streams import atomic_writer
 
-    figure = reliability_diagram(quality.reliability(), title=title)
     with atomic_writer(path) as stream:
         figure.savefig(stream, format=path.suffix[1:].lower(), dpi=150)

@@ -9,6 +9,8 @@ that --features tfidf weighs them.
 Examples:
   extremegp convert train.txt.gz train
   extremegp convert test.txt.gz test --like train
+  extremegp convert products.csv products --text-column title \\
+      --labels-column tags --label-separator ';' --id-column sku
   extremegp train train --out model
   extremegp evaluate model test
 """
@@ -22,13 +24,23 @@ import typer
 from extremegp.cli import options
 from extremegp.cli.app import say
 from extremegp.cli.console import Report
+from extremegp.cli.inputs import Source
+from extremegp.cli.pipes import STANDARD
+from extremegp.errors import DataError, SettingsError
 from extremegp.progress import ProgressBar
 
 
 def convert(
+    context: typer.Context,
     data: options.SourceData,
     out: options.Folder,
     format: options.SourceFormat = "auto",
+    text_column: options.TextColumn = None,
+    labels_column: options.LabelsColumn = None,
+    label_separator: options.LabelSeparator = None,
+    label_columns: options.LabelColumns = None,
+    vector_column: options.VectorColumn = None,
+    id_column: options.IdColumn = None,
     like: options.Like = None,
     overwrite: options.Overwrite = False,
     json: options.Json = None,
@@ -38,9 +50,25 @@ def convert(
     report = Report(json, quiet)
     from extremegp.data import convert as convert_file
 
-    watch = Watch(quiet)
+    if out == STANDARD:
+        raise SettingsError("a data set is a folder: name one for it, not '-'")
+    watch, source = Watch(quiet), Source.of(data, context.params)
+    source.check()
+    kind = source.kind
+    if kind == "array" or kind == "npz" or kind == "sparse":
+        raise DataError("arrays cannot be converted; train on them as they are", path=data)
+    with_columns = kind == "table" or (kind == "jsonl" and source.in_records)
+    columns = source.columns if with_columns else None
     try:
-        sizes = convert_file(data, out, format, like=like, overwrite=overwrite, watch=watch)
+        sizes = convert_file(
+            source.path,
+            out,
+            "auto" if kind == "mapped" else kind,
+            columns=columns,
+            like=like,
+            overwrite=overwrite,
+            watch=watch,
+        )
     except KeyboardInterrupt as interrupt:
         watch.bar.close()
         say("interrupted; what is done is kept: the same command goes on")
@@ -72,6 +100,6 @@ class Watch:
     def reading(self, phase: str, rows: int, read: int, total: int) -> None:
         if phase != self._phase:
             self._phase = phase
-            self.bar.restart(read)
+            self.bar.restart()
         name, text = f"{phase}: {rows} rows", f"{read / 2**20:.0f} of {total / 2**20:.0f} MiB"
         self.bar.show(name, read, total, f"{name}, {text}, ", text)

@@ -64,9 +64,9 @@ def demo(
     )
     inputs = classifier.features_.transform(test.texts)
     blocks = classifier.predictor().probabilities(inputs)
-    metrics = compare((rows, probabilities, probabilities) for rows, probabilities in blocks)
+    metrics = compare((rows, probabilities, probabilities) for rows, probabilities in blocks).metrics
     seconds["evaluate"] = time.monotonic() - started
-    baseline = compare(_frequencies(counts / classifier.n_rows_, truth.shape[0]))
+    baseline = compare(_frequencies(counts / classifier.n_rows_, truth.shape[0])).metrics
     metrics, baseline = ({name: values[name] for name in _METRICS} for values in (metrics, baseline))
     report.table(
         f"{len(test.texts)} test packages (metrics with @ in percent; log_loss in nats per package)",

@@ -47,8 +47,9 @@ from __future__ import annotations
 import typer
 
 from extremegp.cli import options
-from extremegp.cli.console import Report, check_output
+from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
+from extremegp.cli.task_options import refuse_foreign
 from extremegp.cli.tasks import EvaluateRequest, load_model
 from extremegp.errors import SettingsError
 
@@ -63,9 +64,19 @@ def evaluate(
     y_key: options.YKey = None,
     label_column: options.LabelColumn = None,
     first_label: options.FirstLabel = False,
+    ignore_labels: options.IgnoreLabels = False,
+    text_column: options.TextColumn = None,
+    labels_column: options.LabelsColumn = None,
+    label_separator: options.LabelSeparator = None,
+    label_columns: options.LabelColumns = None,
+    vector_column: options.VectorColumn = None,
+    vectors: options.Vectors = None,
+    vocabulary: options.VocabularyFile = None,
+    language: options.Language = "en",
     ks: options.Ks = "1,3,5",
     propensity: options.Propensity = None,
     by: options.By = None,
+    threshold: options.Threshold = None,
     per_class: options.PerClass = None,
     plot: options.Plot = None,
     decoding: options.DecodingChoice = None,
@@ -77,13 +88,18 @@ def evaluate(
     """Look up the model's task, and let it measure the model."""
     report = Report(json, quiet)
     ranks = _ranks(ks)
-    parameters = _propensity_parameters(propensity or "default")
+    if threshold is not None and not 0 < threshold <= 1:
+        raise SettingsError(f"--threshold must be a probability above 0 and at most 1; it is {threshold:g}")
     for file in filter(None, (per_class, plot)):
         check_output(file)
-    source = Source(data, format, labels, x_key, y_key, label_column, first_label, separator, encoding)
-    classifier, task = load_model(model)
-    options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
-    request = EvaluateRequest(model, source, ranks, parameters, by or "probability", per_class, plot, decoding)
+    check_input(data)
+    source = Source.of(data, context.params)
+    classifier, task = load_model(model, quiet=quiet)
+    parameters = _propensity_parameters(propensity or "default")
+    refuse_foreign(context, task, f"{model} is for {task.per_row}")
+    request = EvaluateRequest(
+        model, source, ranks, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding
+    )
     task.evaluate(classifier, request, report)
 
 

@@ -20,9 +20,9 @@ from extremegp.cli.tasks import load_model
 def info(model: options.Model, json: options.Json = None, quiet: options.Quiet = False) -> None:
     """Read the model, and show what is in it."""
     report = Report(json, quiet)
+    classifier, task = load_model(model, quiet=quiet)
     from extremegp.storage.models import FORMAT_VERSION
 
-    classifier, task = load_model(model)
     history, settings = classifier.history_, asdict(classifier.settings_)
     names, counts = [str(name) for name in classifier.classes_], classifier.label_counts_.tolist()
     order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))

@@ -1,63 +1,17 @@
-"""The options of the commands: each is described once, here, with the tasks that it is for."""
+"""The options of the commands: each is described once, here."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import typer
 
-from extremegp.errors import SettingsError
-
-if TYPE_CHECKING:
-    from extremegp.cli.tasks import Task
-
 TaskName: TypeAlias = Literal["multilabel", "multiclass", "sequence"]
 ModelKind: TypeAlias = Literal["factor", "tree"]
-FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl"]
+FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl", "annif", "csv", "tsv"]
 RankedBy: TypeAlias = Literal["utility", "probability"]
 Decoding: TypeAlias = Literal["max-marginal", "viterbi"]
-
-_ROWS: tuple[TaskName, ...] = ("multilabel", "multiclass")
-_LABELS: tuple[TaskName, ...] = ("multilabel",)
-_CLASSES: tuple[TaskName, ...] = ("multiclass",)
-_SEQUENCES: tuple[TaskName, ...] = ("sequence",)
-
-TASKS_OF: dict[str, tuple[TaskName, ...]] = {
-    **dict.fromkeys(("--labels", "--valid-labels", "--features", "--ks", "--top-k"), _ROWS),
-    **dict.fromkeys(("--format", "--x-key", "--y-key", "--label-column", "--first-label"), _ROWS),
-    **dict.fromkeys(("--propensity", "--by", "--given", "--approximate", "--labels-names"), _LABELS),
-    **dict.fromkeys(("--per-class", "--uncertainty"), _CLASSES),
-    "--plot": (*_CLASSES, *_SEQUENCES),
-    **dict.fromkeys(
-        ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
-    ),
-}
-"""The tasks of options that are not for all of them."""
-
-_WHAT: dict[TaskName, str] = {
-    "multilabel": "many labels per row",
-    "multiclass": "one class per row",
-    "sequence": "sequences of tokens",
-}
-_INSTEAD = {"--labels-names": "; --labels takes names of classes"}
-
-
-def refuse_foreign(context: typer.Context, task: Task[Any], because: str) -> None:
-    """Refuse options that a task has no use for; `because` says what decided the task."""
-    given = {
-        option
-        for parameter in context.command.params
-        if context.params[str(parameter.name)] != parameter.default
-        for option in parameter.opts
-    }
-    for option, tasks in TASKS_OF.items():
-        if option not in given or task.name in tasks:
-            continue
-        if task.name == "sequence":
-            raise SettingsError(f"{option} is not for sequences, which are read in columns, but {because}")
-        raise SettingsError(f"{option} is for {_WHAT[tasks[0]]}, but {because}{_INSTEAD.get(option, '')}")
-
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model that `train` wrote.")]
 Json = Annotated[
@@ -67,17 +21,22 @@ Json = Annotated[
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Show only errors and warnings.")]
 Seed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Equal seeds give equal models.")]
 TrainingData = Annotated[Path, typer.Argument(metavar="DATA", help="Labelled training data.")]
-TestData = Annotated[Path, typer.Argument(metavar="DATA", help="Labelled data that the model was not trained on.")]
-NewData = Annotated[Path, typer.Argument(metavar="DATA", help="Rows to label; labels in the file are ignored.")]
+TestData = Annotated[
+    Path, typer.Argument(metavar="DATA", help="Labelled data that the model was not trained on; '-' is standard input.")
+]
+NewData = Annotated[
+    Path, typer.Argument(metavar="DATA", help="Rows to label; labels in the file are ignored; '-' is standard input.")
+]
 Format = Annotated[
     FormatName,
     typer.Option(
         "--format",
         help="Format of text data: 'xc' (a header 'N D K', then rows 'l1,l2 f:v f:v', counted from 0), 'svmlight' "
         "(such rows without header; features count from 1 unless a feature 0 occurs) or 'jsonl' (lines like "
-        '{"text": "...", "labels": ["a"]}); \'auto\' looks at the suffix and the first line, and recognises arrays '
-        "(.npy, IDX), .npz, tables (.csv, .tsv, .parquet) and folders of `extremegp convert` too. Files may be "
-        "compressed (.gz, .bz2, .xz, .zst).",
+        '{"text": "...", "labels": ["a"]}), \'annif\' (a text, a tab and URIs a line), or tables by name (\'csv\', '
+        "'tsv'); 'auto' looks at the suffix and the first line, and recognises arrays (.npy, IDX), .npz, tables (.csv, "
+        ".tsv, .parquet), folders of texts (NAME.txt with NAME.key or NAME.tsv) and of `extremegp convert` too. Files "
+        "may be compressed (.gz, .bz2, .xz, .zst).",
     ),
 ]
 Labels = Annotated[
@@ -85,10 +44,79 @@ Labels = Annotated[
     typer.Option(
         "--labels",
         metavar="FILE",
-        help="The class of every row in a file of its own: .npy, IDX, or text with one a line. Labels in DATA are then "
-        "ignored.",
+        help="The class of every row in a file of its own: .npy, IDX, or text with one a line. Or, of many labels per "
+        "row, their lists, a row a line (--label-separator), or a matrix rows x labels as .npy or sparse .npz.",
     ),
 ]
+IgnoreLabels = Annotated[
+    bool, typer.Option("--ignore-labels", help="Take labels from --labels alone, though DATA has labels of its own.")
+]
+TextColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--text-column",
+        metavar="COLUMN",
+        help="A column of a table, or a key of JSON lines, that has texts; several, by repetition, are joined.",
+    ),
+]
+VectorColumn = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--vector-column",
+        metavar="COLUMN",
+        help="A column with lists of numbers, such as embeddings; or columns of numbers, by repetition or a pattern "
+        "such as 'emb_*'. Beside texts, or alone.",
+    ),
+]
+Vectors = Annotated[
+    Path | None,
+    typer.Option("--vectors", metavar="FILE", help="A .npy array with a vector for every row, beside its text."),
+]
+ValidVectors = Annotated[
+    Path | None, typer.Option("--valid-vectors", metavar="FILE", help="The vectors of --valid, as --vectors for DATA.")
+]
+LabelsColumn = Annotated[
+    str | None,
+    typer.Option(
+        "--labels-column",
+        metavar="COLUMN",
+        help="The column that has the labels of a row: lists, or texts with --label-separator between labels.",
+    ),
+]
+LabelColumns = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--label-columns",
+        metavar="COLUMNS",
+        help="Columns of 0 and 1, one for each label, by repetition or a pattern such as 'tag_*'.",
+    ),
+]
+LabelSeparator = Annotated[
+    str | None,
+    typer.Option(
+        "--label-separator",
+        metavar="TEXT",
+        help=r"What stands between labels in --labels-column or in a line of --labels, such as ';' or '\t'.",
+    ),
+]
+IdColumn = Annotated[
+    str | None,
+    typer.Option("--id-column", metavar="COLUMN", help="The column of what rows are called; predictions repeat it."),
+]
+WeightColumn = Annotated[
+    str | None,
+    typer.Option("--weight-column", metavar="COLUMN", help="The column of the weights that rows have in training."),
+]
+VocabularyFile = Annotated[
+    Path | None,
+    typer.Option(
+        "--vocabulary",
+        metavar="FILE",
+        help="What labels are called: .tsv (identifier, tab, name), .csv (uri, label_en) or SKOS (.ttl, .rdf; needs "
+        "rdflib). Deprecated labels are replaced where it says by what.",
+    ),
+]
+Language = Annotated[str, typer.Option("--language", metavar="CODE", help="Of the names in --vocabulary.")]
 XKey = Annotated[
     str | None, typer.Option("--x-key", metavar="NAME", help="The array of an .npz file that has the inputs.")
 ]
@@ -101,7 +129,7 @@ LabelColumn = Annotated[
         "--label-column",
         metavar="COLUMN",
         help="The column of a table that has the classes, by name or number (from 0, or from the end if negative); the "
-        "others are features.",
+        "others are features, unless --text-column or --vector-column names these.",
     ),
 ]
 FirstLabel = Annotated[
@@ -136,8 +164,9 @@ TaskChoice = Annotated[
     typer.Option(
         "--task",
         help="Many labels per row, one class per row, or a label for every token of sequences. 'auto' is "
-        "'sequence' with --template, 'multiclass' for arrays, .npz files and tables and with --labels or "
-        "--first-label, and what a preset is for.",
+        "'sequence' with --template, 'multilabel' with --labels-column, --label-columns or --label-separator, "
+        "'multiclass' for other arrays, .npz files and tables and with --labels or --first-label, and what a preset is "
+        "for.",
     ),
 ]
 Valid = Annotated[
@@ -228,8 +257,13 @@ Out = Annotated[
         "-o",
         metavar="FILE",
         help="Where to write, in the format of the suffix: .jsonl, .tsv, .csv, .txt (each may add .gz, .bz2, .xz "
-        "or .zst) or .npz. For sequences columns, by default to standard output.",
+        "or .zst) or .npz; '-' is standard output, in the format of --to. For sequences columns, by default to "
+        "standard output.",
     ),
+]
+To = Annotated[
+    Literal["jsonl", "tsv", "csv", "txt"],
+    typer.Option("--to", help="The format of what --out - writes to standard output."),
 ]
 TopK = Annotated[int, typer.Option("--top-k", "-k", min=1, help="Labels or classes per row.")]
 Given = Annotated[
@@ -282,8 +316,8 @@ PerClass = Annotated[
     typer.Option(
         "--per-class",
         metavar="FILE",
-        help="Write a line per class to a .csv or .tsv file: class, support, predicted, precision, recall, f1. For "
-        "one class per row.",
+        help="Write a line per class or label to a .csv or .tsv file: class, support, predicted, precision, recall, "
+        "f1; of many labels also the best threshold and what it gives, average precision and calibration.",
     ),
 ]
 Plot = Annotated[
@@ -291,11 +325,21 @@ Plot = Annotated[
     typer.Option(
         "--plot",
         metavar="FILE",
-        help="Draw the reliability diagram of the predicted classes, or labels of tokens, to a .png, .svg or .pdf "
-        "file. For one class per row, and for sequences.",
+        help="Draw the reliability diagram to a .png, .svg or .pdf file, beside it what is taken for what, or of many "
+        "labels the curve of precision over recall.",
     ),
 ]
-SourceData = Annotated[Path, typer.Argument(metavar="DATA", help="Data with many labels per row.")]
+Threshold = Annotated[
+    float | None,
+    typer.Option(
+        "--threshold",
+        metavar="P",
+        help="Predict labels of this probability or more, by default 0.5. For many labels per row.",
+    ),
+]
+SourceData = Annotated[
+    Path, typer.Argument(metavar="DATA", help="Data with many labels per row; '-' is standard input.")
+]
 Folder = Annotated[Path, typer.Argument(metavar="OUT", help="Folder to write the data set to.")]
 SourceFormat = Annotated[
     FormatName, typer.Option("--format", help="Format of DATA; 'auto' looks at the suffix and the first line.")

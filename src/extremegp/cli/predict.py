@@ -13,6 +13,8 @@ Formats by suffix of --out:
   .txt        a line per row: 17:0.9 4:0.5, labels by number (from 0; of
               classes their place in sorted order)
   .npz        a SciPy CSR matrix of probabilities, rows x labels
+Rows that have ids (--id-column, folders of texts) keep them ("id"), labels
+that a vocabulary names have these names too ("names", "name").
 With --uncertainty .jsonl has the keys total, aleatoric and epistemic too,
 .tsv and .csv have such columns.
 
@@ -39,6 +41,9 @@ Examples:
   extremegp predict model new.jsonl --top-k 3 --out labels.jsonl
   extremegp predict model new.jsonl --given known.jsonl --out more.jsonl
   extremegp predict model new.txt --approximate 0.98 --out labels.tsv
+  extremegp predict model products.csv --text-column title --id-column sku \\
+      --out tags.csv
+  cat new.jsonl | extremegp predict model - --format jsonl --out - | head
   extremegp predict model images.npy --uncertainty --out classes.csv
   extremegp predict tagger new.txt --probabilities --out tagged.txt
 """
@@ -48,8 +53,10 @@ from __future__ import annotations
 import typer
 
 from extremegp.cli import options
-from extremegp.cli.console import Report, check_output
+from extremegp.cli.console import Report, check_input, check_output
 from extremegp.cli.inputs import Source
+from extremegp.cli.pipes import STANDARD
+from extremegp.cli.task_options import refuse_foreign
 from extremegp.cli.tasks import PredictRequest, load_model
 from extremegp.errors import SettingsError
 
@@ -59,6 +66,7 @@ def predict(
     model: options.Model,
     data: options.NewData,
     out: options.Out = None,
+    to: options.To = "jsonl",
     top_k: options.TopK = 5,
     by: options.By = None,
     given: options.Given = None,
@@ -72,22 +80,31 @@ def predict(
     format: options.Format = "auto",
     x_key: options.XKey = None,
     label_column: options.LabelColumn = None,
+    text_column: options.TextColumn = None,
+    vector_column: options.VectorColumn = None,
+    vectors: options.Vectors = None,
+    id_column: options.IdColumn = None,
+    vocabulary: options.VocabularyFile = None,
+    language: options.Language = "en",
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Look up the model's task, and let it label the data."""
-    if out is None and json == "-":
+    to_standard = out in (None, STANDARD)
+    if to_standard and json == "-":
         raise SettingsError("--json - leaves no place for the predictions: name a file for them by --out")
-    report = Report(json, quiet or out is None)
-    if out is not None:
+    report = Report(json, quiet or to_standard)
+    if out is not None and not to_standard:
         check_output(out)
-    source = Source(data, format, x_key=x_key, label_column=label_column, separator=separator, encoding=encoding)
-    classifier, task = load_model(model)
-    options.refuse_foreign(context, task, f"{model} is for {task.per_row}")
+    check_input(data)
+    source = Source.of(data, context.params)
+    classifier, task = load_model(model, quiet=quiet)
+    refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = PredictRequest(
         model=model,
         source=source,
         out=out,
+        to=to,
         top_k=top_k,
         by=by or "probability",
         given=given,

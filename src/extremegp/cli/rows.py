@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from extremegp.cli.inputs import CALLED, Kind, Source
+from extremegp.cli.inputs import CALLED, Inputs, Kind, Source
 from extremegp.errors import DataError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from extremegp.data import ClassSpace, FloatCSR
-    from extremegp.data.blocks import RowStream
+    from extremegp.data import ClassSpace, Vocabulary
     from extremegp.estimators import LabelTreeGPClassifier, MultiClassGPClassifier, MultiLabelGPClassifier
 
 
@@ -29,6 +26,9 @@ class Rows(NamedTuple):
         feature_names: the names of the D columns, where the source has them.
         n_dropped: rows of the source that were left out, having no label.
         label_names: the names of the K columns of y, where the source has them apart from the labels of rows.
+        weights: of the rows, N, where the source has them.
+        vocabulary: the subjects that labels are among, if one was named.
+        notes: what to tell of the labels, a line each.
     """
 
     X: Any
@@ -36,6 +36,14 @@ class Rows(NamedTuple):
     feature_names: list[str] | None = None
     n_dropped: int = 0
     label_names: list[str] | None = None
+    weights: NDArray[np.float32] | None = None
+    vocabulary: Vocabulary | None = None
+    notes: tuple[str, ...] = ()
+
+    @property
+    def n_rows(self) -> int:
+        """N."""
+        return n_rows_of(self.X)
 
 
 class Known(NamedTuple):
@@ -43,7 +51,8 @@ class Known(NamedTuple):
 
     Attributes:
         by: who knows it, for messages.
-        n_features: D; None for texts.
+        inputs: what rows have.
+        n_features: D of vectors, if there are any.
         n_labels: K.
         feature_names: the D names of columns, if they have any.
         space: the classes, if every row has one.
@@ -51,6 +60,7 @@ class Known(NamedTuple):
     """
 
     by: str
+    inputs: Inputs
     n_features: int | None
     n_labels: int
     feature_names: list[str] | None
@@ -63,9 +73,11 @@ class Known(NamedTuple):
         from extremegp.data import ClassSpace, LabelSpace
 
         names, space = getattr(model, "feature_names_in_", None), model.label_space_
+        inputs, n_features = _known_inputs(model.features_)
         return cls(
             "the model has",
-            None if model.features_.kind == "text" else model.settings_.n_features,
+            inputs,
+            n_features,
             model.settings_.n_labels,
             None if names is None else names.tolist(),
             space if isinstance(space, ClassSpace) else None,
@@ -73,11 +85,29 @@ class Known(NamedTuple):
         )
 
     @classmethod
-    def of_training(cls, rows: Rows, space: ClassSpace | None) -> Known:
+    def of_training(cls, rows: Rows, source: Source, space: ClassSpace | None) -> Known:
         """What training on these rows will fix."""
-        n_features = None if isinstance(rows.X, list) else rows.X.shape[1]
-        n_labels = len(space) if space is not None else rows.y.shape[1] if n_features is not None else 0
-        return cls("the training data have", n_features, n_labels, rows.feature_names, space, rows.label_names)
+        X: Any = rows.X["vectors"] if isinstance(rows.X, dict) else rows.X
+        n_features = None if isinstance(X, list) else X.shape[1]
+        # Labels that rows list are told apart by name alone.
+        n_labels = len(space) if space is not None else rows.y.shape[1] if hasattr(rows.y, "shape") else 0
+        return cls(
+            "the training data have", source.inputs, n_features, n_labels, rows.feature_names, space, rows.label_names
+        )
+
+
+def n_rows_of(X: Any) -> int:
+    """How many rows inputs have."""
+    if isinstance(X, dict):
+        X = next(iter(X.values()))
+    return len(X) if isinstance(X, list) else X.shape[0]
+
+
+def _known_inputs(features: Any) -> tuple[Inputs, int | None]:
+    """What a features step takes, and D of vectors."""
+    if features.kind == "blocks":
+        return "texts and vectors", features.blocks["vectors"].n_features_in
+    return ("texts", None) if features.kind == "text" else ("feature vectors", features.n_features_in)
 
 
 def read(source: Source, *, one_class: bool, known: Known | None = None, labelled: bool = True) -> Rows:
@@ -86,39 +116,131 @@ def read(source: Source, *, one_class: bool, known: Known | None = None, labelle
     Raises:
         DataError: the data cannot be read, do not fit what is known, or lack labels; names the file.
     """
-    from extremegp.data import read_inputs, read_labels, read_npz, read_table
+    from extremegp.data import read_inputs, read_npz, read_sparse, read_table
 
     path, kind = source.path, source.kind
     if known is not None:
         check_kind(source, known)
     inside = labelled and source.labels is None
-    as_strings = known is not None and known.space is not None and known.space.kind == "str"
-    if kind == "array":
+    if source.in_records or (kind == "table" and source.columns.labels):
+        rows = _read_records(source, one_class, known, labelled)
+    elif kind == "array":
         rows = Rows(read_inputs(path), None)
+    elif kind == "sparse":
+        rows = Rows(read_sparse(path), None)
     elif kind == "npz":
         rows = Rows(*read_npz(path, source.x_key, source.y_key, labels=inside))
     elif kind == "table":
         names = None if known is None else known.feature_names
         # Columns that are known by name leave the labels out by themselves.
         column = source.label_column if labelled or names is None else None
-        rows = Rows(*read_table(path, column, names, labels_as_strings=as_strings))
+        rows = Rows(*read_table(path, column, names, labels_as_strings=_as_strings(known)))
     else:
         rows = _read_many_labels(source, kind, one_class, known, inside)
     if labelled and source.labels is not None:
-        rows = rows._replace(y=read_labels(source.labels, as_strings=as_strings))
-        n_rows = len(rows.X) if isinstance(rows.X, list) else rows.X.shape[0]
-        if len(rows.y) != n_rows:
-            raise DataError(f"has {len(rows.y)} labels, but {path} has {n_rows} rows", path=source.labels)
+        rows = rows._replace(y=_labels_beside(source, rows, one_class, known))
     if known is not None and known.n_features is not None:
-        check_width(source, rows.X.shape[1], known)
-    return rows
+        check_width(source, width_of(rows.X), known)
+    if not labelled or one_class:
+        return rows
+    return _reconciled(source, rows if known is None else _with_columns_of(rows, known, source))
 
 
 def check_kind(source: Source, known: Known) -> None:
     """Refuse feature vectors where texts are needed, and texts where they are not."""
-    if (source.kind == "jsonl") != (known.n_features is None):
-        wanted = "texts (jsonl)" if known.n_features is None else "feature vectors"
-        raise DataError(f"holds {CALLED[source.kind]}, but {wanted} are needed, as in training", path=source.path)
+    if source.inputs == known.inputs:
+        return
+    hints = {
+        "texts": "name the columns of a table that have them by --text-column",
+        "feature vectors": "leave out --text-column, if there is one",
+        "texts and vectors": "name vectors beside the texts by --vector-column or --vectors",
+    }
+    raise DataError(
+        f"holds {source.inputs} in {CALLED[source.kind]}, but {known.inputs} are needed, as in training: "
+        f"{hints[known.inputs]}",
+        path=source.path,
+    )
+
+
+def width_of(X: Any) -> int:
+    """D of the vectors among inputs."""
+    width: int = (X["vectors"] if isinstance(X, dict) else X).shape[1]
+    return width
+
+
+def _as_strings(known: Known | None) -> bool:
+    return known is not None and known.space is not None and known.space.kind == "str"
+
+
+def _read_records(source: Source, one_class: bool, known: Known | None, labelled: bool) -> Rows:
+    """Rows of columns, with the labels or classes that these have, if there are any."""
+    from extremegp.cli.records import blocks, inputs_of
+    from extremegp.data import TextDataset, classes_of_dataset
+    from extremegp.data.records import joined_records
+
+    found = blocks(source, None if known is None else known.feature_names, labelled=labelled)
+    records = joined_records([block.records for block in found], classes_as_strings=_as_strings(known))
+    X, y = inputs_of(records), records.labels
+    if one_class and labelled and source.labels is None:
+        y = records.classes
+        if y is None:
+            if not isinstance(X, list):
+                raise DataError("has lists of labels: name the column of classes by --label-column", path=source.path)
+            X, y, n_dropped = classes_of_dataset(
+                TextDataset(X, records.labels), source.path, first_label=source.first_label
+            )
+            return Rows(X, y, n_dropped=n_dropped)
+    return Rows(X, y, records.feature_names, label_names=records.label_names, weights=records.weights)
+
+
+def _labels_beside(source: Source, rows: Rows, one_class: bool, known: Known | None) -> Any:
+    """The labels in a file of their own."""
+    from extremegp.data import read_label_lists, read_labels
+
+    assert source.labels is not None
+    if one_class:
+        y: Any = read_labels(source.labels, as_strings=_as_strings(known))
+    else:
+        y = read_label_lists(source.labels, source.label_separator)
+    n_labels = y.shape[0] if hasattr(y, "shape") else len(y)
+    if n_labels != rows.n_rows:
+        raise DataError(f"has {n_labels} labels, but {source.path} has {rows.n_rows} rows", path=source.labels)
+    return y
+
+
+def _with_columns_of(rows: Rows, known: Known, source: Source) -> Rows:
+    """The columns of a matrix of labels in the order that is known, where both have names."""
+    names, wanted = rows.label_names, known.label_names
+    if names is None or wanted is None or names == wanted or not hasattr(rows.y, "shape"):
+        return rows
+    if set(names) != set(wanted):
+        differ = sorted(map(str, set(names) ^ set(wanted)))
+        raise DataError(
+            f"has labels of other names than {known.by}: only one of the two has {', '.join(differ[:5])}; give it the "
+            "same columns, or convert it by --like with the training data",
+            path=source.labels or source.path,
+        )
+    return rows._replace(y=rows.y[:, [names.index(str(name)) for name in wanted]], label_names=wanted)
+
+
+def _reconciled(source: Source, rows: Rows) -> Rows:
+    """Labels as the vocabulary has them."""
+    if source.vocabulary is None:
+        return rows
+    from extremegp.data import read_vocabulary
+
+    vocabulary, notes = read_vocabulary(source.vocabulary, source.language), []
+    if not isinstance(rows.y, list):
+        return rows._replace(vocabulary=vocabulary)
+    found = vocabulary.reconcile(rows.y)
+    for counts, what in (
+        (found.unknown, "unknown to the vocabulary, and kept"),
+        (found.deprecated, "deprecated, and replaced where the vocabulary says by what, or left out"),
+    ):
+        if counts:
+            examples = ", ".join(str(label) for label in sorted(counts, key=lambda label: -counts[label])[:3])
+            notes.append(f"{len(counts)} labels ({sum(counts.values())} times) are {what}: {examples}, ...")
+    return rows._replace(y=found.labels, vocabulary=vocabulary, notes=tuple(notes))
 
 
 def check_width(source: Source, n_features: int, known: Known) -> None:
@@ -136,6 +258,13 @@ def _read_many_labels(source: Source, kind: Kind, one_class: bool, known: Known 
     if kind == "svmlight" and known is not None:
         sizes = {"n_features": known.n_features, "n_labels": known.n_labels if many else None}
     data = read_dataset(path, kind, **sizes)  # type: ignore[arg-type]
+    has_labels = bool(data.labels) if isinstance(data, TextDataset) else bool(data.Y.nnz)
+    if source.labels is not None and has_labels and not source.ignore_labels:
+        raise DataError(
+            f"has labels of its own, and {source.labels} has others: leave out --labels, or say --ignore-labels to "
+            "take those of the file alone",
+            path=path,
+        )
     if isinstance(data, TextDataset) and inside and data.labels is None:
         raise DataError('has no "labels", which training and evaluation need', path=path)
     if inside and one_class:
@@ -145,12 +274,7 @@ def _read_many_labels(source: Source, kind: Kind, one_class: bool, known: Known 
         return Rows(data.texts, data.labels if inside else None)
     if many and known is not None and data.Y.shape[1] != known.n_labels:
         raise DataError(f"has {data.Y.shape[1]} labels, but {known.by} {known.n_labels}", path=path)
-    names = data.label_names
-    if many and known is not None and None not in (names, known.label_names) and names != known.label_names:
-        raise DataError(
-            f"has labels of other names than {known.by}; convert it by --like with the training data", path=path
-        )
-    return Rows(data.X, data.Y if inside else None, label_names=names)
+    return Rows(data.X, data.Y if inside else None, label_names=data.label_names)
 
 
 @contextmanager
@@ -174,160 +298,3 @@ def class_codes(y: NDArray[Any], source: Source, space: ClassSpace) -> NDArray[n
     """The classes of other data by their codes, -1 for those never seen in training; errors name the file."""
     with naming(source):
         return space.encode(y, unknown="ignore", name="the column of classes")
-
-
-class InputBlock(NamedTuple):
-    """Consecutive rows, with the shares of the data that come before their first and up to their last.
-
-    Attributes:
-        X: inputs, B x D, or B texts.
-        before: from 0 to 1.
-        after: from 0 to 1.
-    """
-
-    X: Any
-    before: float
-    after: float
-
-    @property
-    def n_rows(self) -> int:
-        return len(self.X) if isinstance(self.X, list) else self.X.shape[0]
-
-
-def input_blocks(source: Source, known: Known, *, one_class: bool) -> Iterator[InputBlock]:
-    """The inputs of data without their labels, in bounded memory where the format has rows one after the other.
-
-    Arrays, .npz files and tables are one block. What feature an svmlight file counts from is known at its end only: it
-    is parsed twice.
-
-    Raises:
-        DataError: the data cannot be read or do not fit the model; names the file, and the line if one is to blame.
-    """
-    check_kind(source, known)
-    match source.kind:
-        case "xc" | "svmlight":
-            yield from _sparse_blocks(source, known)
-        case "jsonl":
-            yield from _text_blocks(source)
-        case "mapped":
-            yield from _mapped_blocks(source, known)
-        case _:
-            yield InputBlock(read(source, one_class=one_class, known=known, labelled=False).X, 0.0, 1.0)
-
-
-def joined(blocks: Iterator[InputBlock]) -> InputBlock:
-    """All rows as one block."""
-    import scipy.sparse
-
-    parts = [block.X for block in blocks]
-    if isinstance(parts[0], list):
-        return InputBlock([text for part in parts for text in part], 0.0, 1.0)
-    return InputBlock(parts[0] if len(parts) == 1 else scipy.sparse.vstack(parts, format="csr"), 0.0, 1.0)
-
-
-def _sparse_blocks(source: Source, known: Known) -> Iterator[InputBlock]:
-    import numpy as np
-    from scipy.sparse import csr_matrix
-
-    from extremegp.data.svmlight import SvmlightStream
-    from extremegp.data.xc import XCStream
-
-    stream: RowStream
-    if source.kind == "xc":
-        stream = XCStream(source.path)
-    else:
-        stream = SvmlightStream(source.path, n_features=known.n_features)
-        for _ in stream.parts():
-            pass
-    sizes, before, n_bytes = stream.sizes(), 0.0, source.path.stat().st_size
-    check_width(source, sizes.n_features, known)
-    for part in stream.parts():
-        rows = part.rows
-        after = part.end.row / stream.n_rows if stream.n_rows else min(1.0, part.read / max(1, n_bytes))
-        if len(rows.n_features):
-            starts = np.concatenate([[0], np.cumsum(rows.n_features)])
-            entries = (rows.values, rows.features - np.int32(sizes.first_feature), starts)
-            X: FloatCSR = csr_matrix(entries, shape=(len(rows.n_features), sizes.n_features))
-            yield InputBlock(X, before, after)
-        before = after
-
-
-def _text_blocks(source: Source) -> Iterator[InputBlock]:
-    from extremegp.data.text import text_records
-
-    before, n_bytes, any_text = 0.0, 0, False
-    for records in text_records(source.path):
-        n_bytes = n_bytes or source.path.stat().st_size
-        after = min(1.0, records.read / max(1, n_bytes))
-        if records.texts:
-            yield InputBlock(records.texts, before, after)
-            any_text = True
-        before = after
-    if not any_text:
-        raise DataError("the file has no records, only blank lines", path=source.path)
-
-
-def _mapped_blocks(source: Source, known: Known) -> Iterator[InputBlock]:
-    from extremegp.data import open_dataset
-    from extremegp.engine.matrices import row_blocks
-
-    X = open_dataset(source.path).X
-    check_width(source, X.shape[1], known)
-    for rows in row_blocks(X.indptr):
-        yield InputBlock(X[rows], rows.start / X.shape[0], rows.stop / X.shape[0])
-
-
-def read_given(path: Path, names: list[str], n_rows: int) -> FloatCSR:
-    """Known labels, N x K: 1 for present, -1 for absent.
-
-    Raises:
-        DataError: the file cannot be read, has another number of rows or labels, or a label that the model lacks.
-    """
-    from extremegp.data import read_svmlight, read_xc, recognise_format
-
-    kind = recognise_format(path)
-    if kind == "jsonl":
-        known = _read_names(path, {name: column for column, name in enumerate(names)})
-    else:
-        known = (read_xc(path) if kind == "xc" else read_svmlight(path, n_labels=len(names))).Y
-    if known.shape[1] != len(names):
-        raise DataError(f"has {known.shape[1]} labels, but the model has {len(names)}", path=path)
-    if known.shape[0] != n_rows:
-        raise DataError(f"has {known.shape[0]} rows of known labels, but there are {n_rows} rows to predict", path=path)
-    return known
-
-
-def _read_names(path: Path, columns: dict[str, int]) -> FloatCSR:
-    import numpy as np
-    from scipy.sparse import csr_matrix
-
-    from extremegp.storage.streams import line_blocks
-
-    indices: list[int] = []
-    signs: list[float] = []
-    indptr = [0]
-    lines = (line for block in line_blocks(path) for line in block.split(b"\n")[:-1])
-    for number, line in enumerate(lines, 1):
-        if not line.strip():
-            continue
-        try:
-            record = json.loads(line)
-        except (ValueError, RecursionError) as error:
-            raise DataError(f"not valid JSON: {error}", path=path, line=number) from error
-        if not isinstance(record, dict) or "labels" not in record:
-            raise DataError('expected an object like {"labels": ["a"], "absent": ["b"]}', path=path, line=number)
-        row: dict[int, float] = {}
-        for key, sign in (("labels", 1.0), ("absent", -1.0)):
-            names = record.get(key, [])
-            if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-                raise DataError(f'"{key}" must be a list of strings such as ["a", "b"]', path=path, line=number)
-            for name in names:
-                if name not in columns:
-                    raise DataError(f"the model has no label {name!r}", path=path, line=number)
-                if row.setdefault(columns[name], sign) != sign:
-                    raise DataError(f"the label {name!r} is both present and absent", path=path, line=number)
-        indices += row
-        signs += row.values()
-        indptr.append(len(indices))
-    known: FloatCSR = csr_matrix((np.array(signs, np.float32), indices, indptr), shape=(len(indptr) - 1, len(columns)))
-    return known

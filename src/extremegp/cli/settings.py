@@ -3,20 +3,21 @@
 from __future__ import annotations
 
 import difflib
-import inspect
 import re
 from collections.abc import Callable, Iterable
-from typing import Any, Literal, get_args, get_origin, get_type_hints
+from typing import Any, Literal, get_args, get_origin
 
-import extremegp
+from extremegp.cli.parameters import parameter_types
 from extremegp.errors import SettingsError
 
-_OWNED = {
+OWNED = {
     "checkpoint": "it is always MODEL.checkpoint",
     "verbose": "use --quiet",
     "template": "use --template FILE",
     "labels": "a list of labels can only be given from Python",
 }
+"""Parameters that --set leaves alone, and what to do instead."""
+_SHOWN = 12
 _DURATION = re.compile(r"(?:(\d+)h)?(?:(\d+)m)?(?:(\d+(?:\.\d+)?)s)?")
 
 
@@ -26,16 +27,15 @@ def parse_settings(pairs: Iterable[str], estimator: str = "MultiLabelGPClassifie
     Raises:
         SettingsError: no "=", an unknown key (suggests the nearest), or a value that is not of the key's type.
     """
-    cls = getattr(extremegp, estimator)
-    hints = get_type_hints(cls)
-    known = [name for name in inspect.signature(cls).parameters if name not in _OWNED]
+    hints = parameter_types(estimator)
+    known = [name for name in hints if name not in OWNED]
     parsed: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = (part.strip() for part in pair.partition("="))
         if not equals:
             raise SettingsError(f"--set takes key=value, such as n_inducing=600; it is {pair!r}")
-        if key in _OWNED and key in hints:
-            raise SettingsError(f"--set cannot set {key}: {_OWNED[key]}")
+        if key in OWNED and key in hints:
+            raise SettingsError(f"--set cannot set {key}: {OWNED[key]}")
         one_of("--set: the parameter", key, known)
         parsed[key] = _value(key, text, hints[key])
     return parsed
@@ -61,18 +61,27 @@ def duration(text: str) -> float:
     return value
 
 
-def one_of(name: str, value: str, options: Iterable[str]) -> str:
+def one_of(name: str, value: str, options: Iterable[str], *, listed_by: str = "") -> str:
     """`value` if it is one of the options.
 
     Raises:
-        SettingsError: it is not; suggests the nearest, or lists all.
+        SettingsError: it is not; suggests the nearest, and says what others there are, or what lists them.
     """
     options = list(options)
     if value in options:
         return value
-    near = difflib.get_close_matches(value, options, n=1, cutoff=0.6)
-    hint = f"did you mean {near[0]!r}? " if near else ""
-    raise SettingsError(f"{name} {value!r} is unknown; {hint}known are {', '.join(options)}")
+    near = nearest(value, options, cutoff=0.3 if listed_by else 0.6)
+    hint = f"did you mean {' or '.join(map(repr, near))}? " if near else ""
+    known = f"{listed_by} lists all {len(options)}" if listed_by else f"known are {', '.join(options)}"
+    if near and not listed_by and len(options) > _SHOWN:
+        known = ""
+    raise SettingsError(f"{name} {value!r} is unknown; {hint}{known}".rstrip())
+
+
+def nearest(value: str, options: Iterable[str], *, cutoff: float = 0.6) -> list[str]:
+    """At most three options that look like a value, the most alike first, whether in capitals or not."""
+    written = {option.lower(): option for option in options}
+    return [written[near] for near in difflib.get_close_matches(value.lower(), written, n=3, cutoff=cutoff)]
 
 
 def _value(key: str, text: str, hint: Any) -> Any:
@@ -95,9 +104,12 @@ def _described(hint: Any) -> str:
     return _READERS[hint][1] if hint in _READERS else ""
 
 
-def _pair(text: str) -> tuple[float, float]:
-    first, second = map(float, text.split(","))
-    return first, second
+def _pair(of: type[Any]) -> Callable[[str], tuple[Any, Any]]:
+    def read(text: str) -> tuple[Any, Any]:
+        first, second = map(of, text.split(","))
+        return first, second
+
+    return read
 
 
 _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
@@ -106,6 +118,7 @@ _READERS: dict[Any, tuple[Callable[[str], Any], str]] = {
     float: (float, "a number"),
     str: (str, ""),
     type(None): (lambda text: {"none": None}[text.lower()], "none"),
-    tuple[float, float]: (_pair, "two numbers such as 0.55,1.5"),
+    tuple[float, float]: (_pair(float), "two numbers such as 0.55,1.5"),
+    tuple[int, int]: (_pair(int), "two integers such as 1,2"),
 }
 """How values of a type are read, and what they are called."""

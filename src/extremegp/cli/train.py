@@ -14,6 +14,10 @@ Examples:
   extremegp train docs.jsonl --out model --valid held-out.jsonl
   extremegp train docs.jsonl --out model --set n_inducing=600 --set epochs=20
   extremegp train train.svm.gz --out model --preset ARD-FX
+  extremegp train products.csv --text-column title --text-column description \\
+      --labels-column tags --label-separator ';' --out model
+  extremegp train embeddings.npy --labels tags.txt --label-separator ';' --out model
+  extremegp train corpus.tsv --vocabulary subjects.ttl --out model
 
 \b
 Examples with one class per row:
@@ -32,6 +36,7 @@ from __future__ import annotations
 import os
 import shlex
 import shutil
+from collections.abc import Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -41,10 +46,11 @@ import typer
 
 from extremegp.cli import options
 from extremegp.cli.app import say
-from extremegp.cli.console import Report, percent
+from extremegp.cli.console import Report, check_input, load_libraries, percent
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import TaskName
 from extremegp.cli.settings import duration, one_of
+from extremegp.cli.task_options import refuse_foreign
 from extremegp.cli.tasks import TASKS, Task, Training, TrainRequest
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
@@ -54,9 +60,19 @@ def train(
     data: options.TrainingData,
     out: options.ModelFolder,
     labels: options.Labels = None,
+    text_column: options.TextColumn = None,
+    labels_column: options.LabelsColumn = None,
+    label_separator: options.LabelSeparator = None,
+    label_columns: options.LabelColumns = None,
+    label_column: options.LabelColumn = None,
+    vector_column: options.VectorColumn = None,
+    vectors: options.Vectors = None,
+    id_column: options.IdColumn = None,
+    weight_column: options.WeightColumn = None,
     task: options.TaskChoice = "auto",
     valid: options.Valid = None,
     valid_labels: options.ValidLabels = None,
+    valid_vectors: options.ValidVectors = None,
     model: options.ModelChoice = "auto",
     preset: options.PresetName = None,
     features: options.Features = None,
@@ -70,9 +86,11 @@ def train(
     format: options.Format = "auto",
     x_key: options.XKey = None,
     y_key: options.YKey = None,
-    label_column: options.LabelColumn = None,
     first_label: options.FirstLabel = False,
+    ignore_labels: options.IgnoreLabels = False,
     labels_names: options.LabelsNames = None,
+    vocabulary: options.VocabularyFile = None,
+    language: options.Language = "en",
     overwrite: options.OverwriteModel = False,
     fresh: options.Fresh = False,
     json: options.Json = None,
@@ -81,9 +99,9 @@ def train(
     """Look up the task, let it read the data, train its estimator and save it."""
     quiet = quiet or not _leads()
     report = Report(json if _leads() else None, quiet)
-    source = Source(data, format, labels, x_key, y_key, label_column, first_label, separator, encoding)
+    source = Source.of(data, context.params)
     chosen, because = _task(source, task, preset, template)
-    options.refuse_foreign(context, chosen, because)
+    refuse_foreign(context, chosen, because)
     checkpoint = Path(f"{out}.checkpoint")
     given = {
         "time_budget": None if time_budget is None else duration(time_budget),
@@ -93,6 +111,7 @@ def train(
     request = TrainRequest(
         source=source,
         because=because,
+        asked=task != "auto",
         params={name: value for name, value in given.items() if value is not None}
         | {"random_state": seed, "checkpoint": checkpoint, "verbose": not quiet},
         settings=settings or [],
@@ -100,12 +119,17 @@ def train(
         kind=model,
         valid=valid,
         valid_labels=valid_labels,
+        valid_vectors=valid_vectors,
         labels_names=labels_names,
         template=template,
         quiet=quiet,
-        check_destination=partial(_check_destination, out, overwrite),
+        check_destination=partial(
+            _check_files, out, (valid, labels, valid_labels, labels_names), overwrite=overwrite, quiet=quiet
+        ),
     )
     training = chosen.prepare(request)
+    for note in training.notes:
+        say(note)
     resumed = _fit(training, checkpoint, fresh=fresh, quiet=quiet)
     if _leads():
         training.classifier.save(out)
@@ -122,7 +146,7 @@ def _task(
     of_preset = next((task for task in TASKS.values() if preset in task.presets), None)
     if preset is not None and of_preset is None:
         known = [name for task in TASKS.values() if wanted in ("auto", task.name) for name in task.presets]
-        one_of("--preset", preset, known)
+        one_of("--preset", preset, known, listed_by="`extremegp presets`")
     by_preset = of_preset and f"--preset {preset} is for {of_preset.per_row}"
     if wanted != "auto":
         task, because = TASKS[wanted], f"--task is {wanted}"
@@ -130,6 +154,8 @@ def _task(
         task, because = TASKS["sequence"], "--template is for sequences of tokens"
     elif of_preset and by_preset and of_preset.name == "sequence":
         task, because = of_preset, by_preset
+    elif sign := source.sign_of_many_labels():
+        task, because = TASKS["multilabel"], sign
     elif sign := source.sign_of_classes():
         task, because = TASKS["multiclass"], sign
     elif of_preset and by_preset:
@@ -146,8 +172,12 @@ def _leads() -> bool:
     return os.environ.get("RANK", "0") == "0"
 
 
-def _check_destination(out: Path, overwrite: bool) -> None:
-    """Fail now rather than after training where a model cannot be saved, or is there already."""
+def _check_files(out: Path, inputs: Iterable[Path | None], *, overwrite: bool, quiet: bool) -> None:
+    """Fail now rather than after training where a model cannot be saved, or is there already, or data are not."""
+    for path in filter(None, inputs):
+        check_input(path)
+    # All that can be told to be wrong without PyTorch has been told.
+    load_libraries(quiet)
     from extremegp.storage.models import check_writable
 
     if not _leads():
@@ -187,6 +217,8 @@ def _fit(training: Training[Any], checkpoint: Path, *, fresh: bool, quiet: bool)
         import numpy as np
 
         classifier.feature_names_in_ = np.array(training.feature_names, dtype=object)
+    if training.vocabulary is not None:
+        classifier.label_titles_ = training.vocabulary.titles(classifier.classes_)
     return resumed
 
 

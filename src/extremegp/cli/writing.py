@@ -5,10 +5,12 @@ from __future__ import annotations
 import csv
 import io
 import json
+import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from extremegp.cli.pipes import STANDARD
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -23,11 +25,27 @@ class Best(NamedTuple):
         labels: B x k column numbers, best first; -1 where there are fewer.
         probabilities: of these.
         measured: what else is told of every row, B numbers each.
+        ids: what the rows are called.
     """
 
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float32]
     measured: NDArray[np.float32] | None = None
+    ids: list[str] | None = None
+
+
+class Layout(NamedTuple):
+    """What is told of rows and labels beside these.
+
+    Attributes:
+        measures: names of what is measured of every row.
+        titles: what the K labels are called, where they have names beside what they are.
+        has_ids: whether rows have ids.
+    """
+
+    measures: Sequence[str] = ()
+    titles: Sequence[str] | None = None
+    has_ids: bool = False
 
 
 _TABLES = {".tsv": "\t", ".csv": ","}
@@ -36,61 +54,98 @@ MEASURING = (".jsonl", *_TABLES)
 _TEXTS = (*MEASURING, ".txt")
 
 
-def suffix_of(out: Path) -> str:
-    """The suffix that tells the format of a file, compressed or not.
+class Target(NamedTuple):
+    """Where labels go.
 
-    Raises:
-        SettingsError: no format has it.
+    Attributes:
+        path: a file; None for standard output.
+        suffix: tells the format.
     """
-    from extremegp.storage.streams import base_suffix
 
-    suffix = out.suffix.lower() if out.suffix.lower() == ".npz" else base_suffix(out)
-    if suffix not in (*_TEXTS, ".npz") or (suffix == ".npz" and suffix != out.suffix.lower()):
-        raise SettingsError(f"--out must end in {', '.join(_TEXTS)} or .npz; it is {out}")
-    return suffix
+    path: Path | None
+    suffix: str
+
+    @classmethod
+    def of(cls, out: Path, to: str = "jsonl") -> Target:
+        """What --out and --to say.
+
+        Raises:
+            SettingsError: no format has the suffix of the file.
+        """
+        if out == STANDARD:
+            return cls(None, f".{to}")
+        from extremegp.storage.streams import base_suffix
+
+        suffix = out.suffix.lower() if out.suffix.lower() == ".npz" else base_suffix(out)
+        if suffix not in (*_TEXTS, ".npz") or (suffix == ".npz" and suffix != out.suffix.lower()):
+            raise SettingsError(f"--out must end in {', '.join(_TEXTS)} or .npz, or be '-'; it is {out}")
+        return cls(out, suffix)
 
 
-def write(out: Path, blocks: Iterator[Best], names: list[str], measures: Sequence[str]) -> int:
-    """Write the best labels of all rows and count these; the file appears whole or not at all.
+def write(target: Target, blocks: Iterator[Best], names: list[str], layout: Layout) -> int:
+    """Write the best labels of all rows and count these; a file appears whole or not at all.
 
     Args:
-        out: the file; `suffix_of` has been passed.
+        target: where they go.
         blocks: of rows in order.
         names: of the K labels.
-        measures: names of what is measured of every row.
+        layout: what is told besides.
     """
-    if suffix_of(out) == ".npz":
-        return _write_npz(out, blocks, len(names))
-    return _write_text(out, blocks, names, measures)
-
-
-def _write_text(out: Path, blocks: Iterator[Best], names: list[str], measures: Sequence[str]) -> int:
+    if target.suffix == ".npz":
+        assert target.path is not None
+        return _write_npz(target.path, blocks, len(names))
+    if target.path is None:
+        return _write_text(sys.stdout.buffer, target.suffix, blocks, names, layout)
     from extremegp.storage.streams import atomic_writer
 
-    suffix, n_rows = suffix_of(out), 0
-    with atomic_writer(out) as stream:
-        if suffix in _TABLES:
-            stream.write((_TABLES[suffix].join(("row", "rank", "label", "probability", *measures)) + "\n").encode())
-        for labels, probabilities, measured in blocks:
-            extra = [[]] * len(labels) if measured is None else measured.tolist()
-            for *pair, values in zip(labels.tolist(), probabilities.tolist(), extra, strict=True):
-                ranked = [(label, _rounded(p)) for label, p in zip(*pair, strict=True) if label >= 0]
-                by_name = dict(zip(measures, map(_rounded, values), strict=True))
-                stream.write(_lines(suffix, n_rows, ranked, names, by_name).encode())
-                n_rows += 1
+    with atomic_writer(target.path) as stream:
+        return _write_text(stream, target.suffix, blocks, names, layout)
+
+
+def _write_text(stream: IO[bytes], suffix: str, blocks: Iterator[Best], names: list[str], layout: Layout) -> int:
+    n_rows = 0
+    if suffix in _TABLES:
+        ids, titles = ["id"] * layout.has_ids, ["name"] * (layout.titles is not None)
+        header = ("row", *ids, "rank", "label", *titles, "probability", *layout.measures)
+        stream.write((_TABLES[suffix].join(header) + "\n").encode())
+    for labels, probabilities, measured, ids_of_block in blocks:
+        extra = [[]] * len(labels) if measured is None else measured.tolist()
+        for i, values in enumerate(extra):
+            pairs = zip(labels[i].tolist(), probabilities[i].tolist(), strict=True)
+            ranked = [(label, _rounded(p)) for label, p in pairs if label >= 0]
+            by_name = dict(zip(layout.measures, map(_rounded, values), strict=True))
+            row = _Row(n_rows, None if ids_of_block is None else ids_of_block[i], ranked, by_name)
+            stream.write(_lines(suffix, row, names, layout.titles).encode())
+            n_rows += 1
+    stream.flush()
     return n_rows
 
 
-def _lines(suffix: str, row: int, ranked: list[tuple[int, float]], names: list[str], measured: dict[str, float]) -> str:
-    """A row, of which labels are ranked with their probabilities, in a format of text."""
+class _Row(NamedTuple):
+    """A row: its number and id, its best labels with their probabilities, and what is measured of it."""
+
+    number: int
+    id: str | None
+    ranked: list[tuple[int, float]]
+    measured: dict[str, float]
+
+
+def _lines(suffix: str, row: _Row, names: list[str], titles: Sequence[str] | None) -> str:
+    """A row in a format of text."""
     if suffix == ".txt":
-        return " ".join(f"{label}:{p:g}" for label, p in ranked) + "\n"
+        return " ".join(f"{label}:{p:g}" for label, p in row.ranked) + "\n"
+    ids = {} if row.id is None else {"id": row.id}
     if suffix == ".jsonl":
-        record = {"labels": [names[label] for label, _ in ranked], "probabilities": [p for _, p in ranked]}
-        return json.dumps(record | measured, ensure_ascii=False) + "\n"
+        record: dict[str, Any] = {**ids, "labels": [names[label] for label, _ in row.ranked]}
+        if titles is not None:
+            record["names"] = [titles[label] for label, _ in row.ranked]
+        record["probabilities"] = [p for _, p in row.ranked]
+        return json.dumps(record | row.measured, ensure_ascii=False) + "\n"
     text = io.StringIO()
     writer = csv.writer(text, delimiter=_TABLES[suffix], lineterminator="\n")
-    writer.writerows([row, rank, names[label], p, *measured.values()] for rank, (label, p) in enumerate(ranked, 1))
+    for rank, (label, p) in enumerate(row.ranked, 1):
+        title = [] if titles is None else [titles[label]]
+        writer.writerow([row.number, *ids.values(), rank, names[label], *title, p, *row.measured.values()])
     return text.getvalue()
 
 
@@ -104,7 +159,7 @@ def _write_npz(out: Path, blocks: Iterator[Best], n_labels: int) -> int:
 
     from extremegp.storage.streams import atomic_writer
 
-    parts = zip(*((labels, probabilities) for labels, probabilities, _ in blocks), strict=True)
+    parts = zip(*((best.labels, best.probabilities) for best in blocks), strict=True)
     labels, probabilities = map(np.concatenate, parts)
     stored = labels >= 0
     indptr = np.concatenate([[0], np.cumsum(stored.sum(axis=1))])

@@ -2,30 +2,36 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING
 
-from extremegp.data.arrays import read_array, read_inputs, read_npz
-from extremegp.data.blocks import Dataset
-from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
-from extremegp.data.classes import ClassSpace, encode_classes, one_hot
-from extremegp.data.columns import Columns, read_columns, write_columns
-from extremegp.data.conversion import convert
-from extremegp.data.features import FeatureKind, Features, make_features, suited_features
-from extremegp.data.formats import FORMATS, recognise_format
-from extremegp.data.images import deskew
-from extremegp.data.labels import LabelSpace, encode_targets
-from extremegp.data.mapped import open_dataset
-from extremegp.data.mapped_writer import MappedWriter
-from extremegp.data.svmlight import read_svmlight
-from extremegp.data.tables import read_table
-from extremegp.data.templates import CHUNKING_TEMPLATE, Template
-from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
-from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
-from extremegp.data.validation import check_inputs
-from extremegp.data.xc import read_xc, write_xc
-from extremegp.engine.matrices import FloatCSR, FloatMatrix
-from extremegp.errors import SettingsError
+from extremegp._lazy import lazily
+
+if TYPE_CHECKING:
+    from extremegp.data.arrays import read_array, read_inputs, read_npz, read_sparse
+    from extremegp.data.blocks import Dataset
+    from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
+    from extremegp.data.classes import ClassSpace, encode_classes, one_hot
+    from extremegp.data.columns import Columns, read_columns, write_columns
+    from extremegp.data.conversion import convert
+    from extremegp.data.features import make_features, suited_features
+    from extremegp.data.features_base import FeatureKind, Features
+    from extremegp.data.formats import recognise_format
+    from extremegp.data.images import deskew
+    from extremegp.data.label_lists import read_label_lists
+    from extremegp.data.labels import LabelSpace, encode_targets
+    from extremegp.data.mapped import open_dataset
+    from extremegp.data.mapped_writer import MappedWriter
+    from extremegp.data.reading import read_dataset
+    from extremegp.data.records import RecordColumns, Records, read_records
+    from extremegp.data.svmlight import read_svmlight
+    from extremegp.data.tables import read_table
+    from extremegp.data.templates import CHUNKING_TEMPLATE, Template
+    from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
+    from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
+    from extremegp.data.validation import check_inputs
+    from extremegp.data.vocabulary import Vocabulary, read_vocabulary
+    from extremegp.data.xc import read_xc, write_xc
+    from extremegp.engine.matrices import FloatCSR, FloatMatrix
 
 __all__ = [
     "CHUNKING_TEMPLATE",
@@ -39,9 +45,12 @@ __all__ = [
     "FloatMatrix",
     "LabelSpace",
     "MappedWriter",
+    "RecordColumns",
+    "Records",
     "Template",
     "TextDataset",
     "TokenFeatures",
+    "Vocabulary",
     "check_inputs",
     "classes_of_dataset",
     "convert",
@@ -57,10 +66,14 @@ __all__ = [
     "read_dataset",
     "read_inputs",
     "read_jsonl",
+    "read_label_lists",
     "read_labels",
     "read_npz",
+    "read_records",
+    "read_sparse",
     "read_svmlight",
     "read_table",
+    "read_vocabulary",
     "read_xc",
     "recognise_format",
     "stack_arrays",
@@ -70,40 +83,34 @@ __all__ = [
     "write_xc",
 ]
 
-
-def read_dataset(
-    path: str | Path,
-    format: Literal["auto", "xc", "svmlight", "jsonl", "mapped"] = "auto",
-    *,
-    n_features: int | None = None,
-    n_labels: int | None = None,
-    zero_based: bool | Literal["auto"] = "auto",
-) -> Dataset | TextDataset:
-    """Read a data set in any of the accepted formats.
-
-    Args:
-        path: the file; .gz, .bz2, .xz and .zst are decompressed. Or a folder that `convert` wrote.
-        format: "xc", "svmlight", "jsonl" or, for such a folder, "mapped"; "auto" decides by the suffix .jsonl or
-            .ndjson and else by the first line.
-        n_features: D of the model that the data are for (not for "jsonl").
-        n_labels: K of the model that the data are for (not for "jsonl").
-        zero_based: whether features count from 0 (only for "svmlight").
-
-    Returns:
-        A `TextDataset` for "jsonl", else a `Dataset`; "mapped" is as `open_dataset` gives it.
-
-    Raises:
-        DataError: the file cannot be read, breaks its format, or its format is not recognised.
-        SettingsError: another `format`.
-    """
-    if format not in ("auto", "xc", "svmlight", "jsonl", "mapped"):
-        raise SettingsError(f"format must be 'auto' or one of {FORMATS}, not {format!r}")
-    if format == "auto":
-        format = recognise_format(path)
-    if format == "jsonl":
-        return read_jsonl(path)
-    if format == "mapped":
-        return open_dataset(path, n_features=n_features, n_labels=n_labels)
-    if format == "xc":
-        return read_xc(path, n_features=n_features, n_labels=n_labels)
-    return read_svmlight(path, n_features=n_features, n_labels=n_labels, zero_based=zero_based)
+# What only tells formats apart, as the command line does at first, loads neither scikit-learn nor PyTorch.
+__getattr__, __dir__ = lazily(
+    __name__,
+    {
+        "extremegp.data.arrays": ("read_array", "read_inputs", "read_npz", "read_sparse"),
+        "extremegp.data.blocks": ("Dataset",),
+        "extremegp.data.class_files": ("ClassDataset", "classes_of_dataset", "read_labels"),
+        "extremegp.data.classes": ("ClassSpace", "encode_classes", "one_hot"),
+        "extremegp.data.columns": ("Columns", "read_columns", "write_columns"),
+        "extremegp.data.conversion": ("convert",),
+        "extremegp.data.features": ("make_features", "suited_features"),
+        "extremegp.data.features_base": ("FeatureKind", "Features"),
+        "extremegp.data.formats": ("recognise_format",),
+        "extremegp.data.images": ("deskew",),
+        "extremegp.data.label_lists": ("read_label_lists",),
+        "extremegp.data.labels": ("LabelSpace", "encode_targets"),
+        "extremegp.data.mapped": ("open_dataset",),
+        "extremegp.data.mapped_writer": ("MappedWriter",),
+        "extremegp.data.records": ("RecordColumns", "Records", "read_records"),
+        "extremegp.data.svmlight": ("read_svmlight",),
+        "extremegp.data.tables": ("read_table",),
+        "extremegp.data.templates": ("CHUNKING_TEMPLATE", "Template"),
+        "extremegp.data.text": ("TextDataset", "read_jsonl", "write_jsonl"),
+        "extremegp.data.tokens": ("TokenFeatures", "encode_label_sequences", "stack_arrays"),
+        "extremegp.data.validation": ("check_inputs",),
+        "extremegp.data.vocabulary": ("Vocabulary", "read_vocabulary"),
+        "extremegp.data.xc": ("read_xc", "write_xc"),
+        "extremegp.engine.matrices": ("FloatCSR", "FloatMatrix"),
+        "extremegp.data.reading": ("read_dataset",),
+    },
+)

@@ -10,13 +10,15 @@ import math
 import struct
 import zipfile
 import zlib
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from tokenize import TokenError
 from typing import IO, Any, Literal, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
 
 from extremegp.data.validation import check_inputs
 from extremegp.engine.matrices import FloatMatrix
@@ -116,22 +118,15 @@ def read_npz(
             tell which arrays are meant, or the two differ in length.
     """
     path = Path(path)
-    try:
-        with located(path), reading(path), zipfile.ZipFile(path) as archive:
-            entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    with _archive(path) as (archive, entries):
 
-            def shape_of(name: str) -> tuple[int, ...]:
-                with archive.open(entries[name]) as stream:
-                    return _entry_layout(stream, entries[name]).shape
+        def shape_of(name: str) -> tuple[int, ...]:
+            with archive.open(entries[name]) as stream:
+                return _entry_layout(stream, entries[name]).shape
 
-            x_name, y_name = _choose(entries, shape_of, x_key, y_key, labels)
-            X = _flattened(_read_entry(archive, entries[x_name]), f"the array {x_name!r}")
-            y = None if y_name is None else _read_entry(archive, entries[y_name])
-    except DataError:
-        raise
-    # The errors of zipfile: no zip file or a wrong checksum, damage inside, an encrypted entry, an unknown method.
-    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, struct.error, ValueError, OSError) as error:
-        raise DataError(f"not a readable .npz file ({error}); copy or save it again", path=path) from error
+        x_name, y_name = _choose(entries, shape_of, x_key, y_key, labels)
+        X = _flattened(_read_entry(archive, entries[x_name]), f"the array {x_name!r}")
+        y = None if y_name is None else _read_entry(archive, entries[y_name])
     if y is not None and y.shape[:1] != X.shape[:1]:
         raise DataError(
             f"the array {x_name!r} has {X.shape[0]} rows, but {y_name!r} has the shape {y.shape}; "
@@ -139,6 +134,58 @@ def read_npz(
             path=path,
         )
     return X, y
+
+
+def read_sparse(path: str | Path) -> csr_matrix:
+    """Read a matrix that `scipy.sparse.save_npz` wrote, in the format CSR.
+
+    Raises:
+        DataError: the file cannot be read or is damaged, holds no such matrix, or one of another format.
+    """
+    path = Path(path)
+    with _archive(path) as (archive, entries):
+        if not is_sparse(entries):
+            raise DataError("holds no matrix of scipy.sparse.save_npz")
+        kind = _read_entry(archive, entries["format"]).tolist()
+        if kind not in (b"csr", "csr"):
+            raise DataError(f"holds a sparse matrix of the format {kind!r}; save it again with X.tocsr()")
+        data, indices, indptr, shape = (
+            _read_entry(archive, entries[name]) for name in ("data", "indices", "indptr", "shape")
+        )
+        matrix = csr_matrix((data, indices, indptr), shape=(int(shape[0]), int(shape[1])))
+        matrix.check_format(full_check=True)
+    return matrix
+
+
+def is_sparse_archive(path: str | Path) -> bool:
+    """Whether a file is one of `scipy.sparse.save_npz`.
+
+    Raises:
+        DataError: it cannot be read.
+    """
+    with as_stream(byte_blocks(path)) as stream:
+        if stream.read(4) != b"PK\3\4":
+            return False
+    with _archive(Path(path)) as (_, entries):
+        return is_sparse(entries)
+
+
+def is_sparse(names: Collection[str]) -> bool:
+    """Whether an archive with these arrays is one of `scipy.sparse.save_npz`."""
+    return {"data", "indices", "indptr", "shape", "format"} <= set(names)
+
+
+@contextmanager
+def _archive(path: Path) -> Iterator[tuple[zipfile.ZipFile, dict[str, zipfile.ZipInfo]]]:
+    """An .npz file and its arrays by name, whose damage ends in errors of data."""
+    try:
+        with located(path), reading(path), zipfile.ZipFile(path) as archive:
+            yield archive, {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
+    except DataError:
+        raise
+    # The errors of zipfile: no zip file or a wrong checksum, damage inside, an encrypted entry, an unknown method.
+    except (zipfile.BadZipFile, zlib.error, EOFError, RuntimeError, struct.error, ValueError, OSError) as error:
+        raise DataError(f"not a readable .npz file ({error}); copy or save it again", path=path) from error
 
 
 def is_idx(start: bytes) -> bool:
@@ -154,7 +201,7 @@ def is_array(start: bytes) -> bool:
 def _flattened(array: NDArray[Any], what: str) -> FloatMatrix:
     if array.ndim < 2:
         raise DataError(f"{what} has the shape {array.shape}, but inputs have rows and columns; is it the labels?")
-    return check_inputs(array.reshape(len(array), -1), name=what)
+    return check_inputs(array.reshape(len(array), -1), name=what, of_texts="texts with labels are read as JSON lines")
 
 
 def _idx_layout(start: bytes, stream: IO[bytes]) -> _Layout:

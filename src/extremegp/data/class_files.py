@@ -66,7 +66,7 @@ def read_labels(path: str | Path, *, as_strings: bool = False) -> NDArray[Any]:
         with located(path, number):
             labels.append(utf8(line).strip())
             if not labels[-1]:
-                raise DataError("the line is blank; every row needs a label")
+                raise DataError("the line is blank; every row needs a label, unless rows have many (--task multilabel)")
     return np.asarray(labels, dtype=object) if as_strings else parse_labels(labels)
 
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Callable, Iterator, Sequence
-from itertools import chain
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, compress
 from pathlib import Path
 from typing import IO, Any, NamedTuple, NoReturn
 
@@ -16,6 +18,10 @@ _DOCUMENT_START = "-DOCSTART-"
 _BLANKS = " \t"
 _UNWRITABLE = re.compile("[\t\n\r\0]")
 _ROUNDING = 1e-4
+# "# sent_id = 1", "# newdoc id = a" and "# newpar", as CoNLL-U has them.
+_COMMENT = re.compile(r"# *[^\s=]+(?: +id)? *=(?: |$)|# *new(?:doc|par) *$")
+# The numbers of words that share a token, and of words that are left unsaid.
+_NOT_A_TOKEN = re.compile(r"[0-9]+[-.][0-9]+")
 
 
 class Columns(NamedTuple):
@@ -41,7 +47,11 @@ def read_columns(
 ) -> Columns:
     """Read a file with a token a line, in columns, and blank lines between sequences.
 
-    A line whose first column is ``-DOCSTART-`` separates like a blank one. Lines that start with ``#`` are tokens.
+    A line whose first column is ``-DOCSTART-`` separates like a blank one. Comments as of CoNLL-U are left out: lines
+    before the first token of a sequence that start with ``#`` and go on like ``# sent_id = 1``, or have no tab (no
+    separator) where the token has. So are lines of its words that share a token (``1-2``) and of those left unsaid
+    (``1.1``), where the first column numbers the tokens of every sequence from 1. A warning tells of lines left out
+    that could be tokens. Any other line that starts with ``#`` is one.
 
     Args:
         path: the file; .gz, .bz2, .xz and .zst are decompressed.
@@ -66,8 +76,10 @@ def read_columns(
     tokens: list[tuple[str, ...]] = []
     tags: list[str] = []
     shared: dict[str, str] = {}
-    width = first = 0
-    for number, line in chain(_lines(path, encoding), [(0, "")]):
+    width = first = unnumbered = 0
+    comments: list[int] = []
+    lines = _without_comments(_lines(path, encoding), separator, comments)
+    for number, line in chain(lines, [(0, "")]):
         cells = _cells(line, separator)
         if not cells or cells[0] == _DOCUMENT_START:
             if tokens:
@@ -79,12 +91,19 @@ def read_columns(
             continue
         if not width:
             width, first = len(cells), number
+            if _is_json_object(line):
+                fail(
+                    "the line is a JSON object, but files of sequences have a token a line, in columns; texts with "
+                    "labels are for the tasks multilabel and multiclass"
+                )
             _check_label_column(label_column, width, fail)
         if len(cells) != width:
             fail(
                 f"the line has {len(cells)} columns, but line {first} has {width}; write all lines alike"
                 + ("" if separator else ", or name what separates columns (separator) if cells hold spaces or nothing")
             )
+        if not unnumbered and _NOT_A_TOKEN.fullmatch(cells[0]):
+            unnumbered = number
         # One object for equal cells: words and tags come again and again.
         cells = [shared.setdefault(cell, cell) for cell in cells]
         if label_column is not None:
@@ -94,7 +113,27 @@ def read_columns(
         tokens.append(tuple(cells))
     if not sequences:
         raise DataError("the file has no tokens, only blank lines", path=path)
+    if comments:
+        _warn(path, comments[0], "left out as a comment, and others like it; write tabs between columns to keep tokens")
+    if unnumbered and label_column != 0 and _are_numbered(sequences):
+        kept = [[not _NOT_A_TOKEN.fullmatch(token[0]) for token in tokens] for tokens in sequences]
+        sequences = [[*compress(tokens, which)] for tokens, which in zip(sequences, kept, strict=True)]
+        labels = [[*compress(tags, which)] for tags, which in zip(labels, kept, strict=True)]
+        _warn(path, unnumbered, "left out, and others like it: its number is that of no token, as in CoNLL-U")
     return Columns(sequences, None if label_column is None else labels)
+
+
+def first_token_line(path: str | Path, separator: str | None = None, encoding: str = "utf-8") -> int:
+    """The number of the line that `read_columns` takes the first token from.
+
+    Raises:
+        DataError: the file cannot be read, is not in this encoding, or has no tokens.
+    """
+    for number, line in _without_comments(_lines(Path(path), encoding), separator, []):
+        cells = _cells(line, separator)
+        if cells and cells[0] != _DOCUMENT_START:
+            return number
+    raise DataError("the file has no tokens, only blank lines", path=path)
 
 
 def write_columns(
@@ -186,6 +225,71 @@ def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
             where = f" (byte {error.start} of the line)" if isinstance(error, UnicodeDecodeError) else ""
             problem = f"not {encoding} text{where}; name the encoding of the file (--encoding), or convert it to UTF-8"
             raise DataError(problem, path=path, line=number) from error
+
+
+def _without_comments(
+    lines: Iterable[tuple[int, str]], separator: str | None, doubtful: list[int]
+) -> Iterator[tuple[int, str]]:
+    """Lines without those before the first token of a sequence that are comments.
+
+    Args:
+        lines: with their numbers.
+        separator: what separates columns.
+        doubtful: takes the numbers of comments that could be tokens.
+    """
+    waiting: list[tuple[int, str]] = []
+    inside = False
+    for number, line in chain(lines, [(0, "")]):
+        if line.startswith("#") and not inside:
+            waiting.append((number, line))
+            continue
+        for each in waiting:
+            sure = _is_comment(each[1], line, separator)
+            if sure is False:
+                yield each
+            elif sure is None:
+                doubtful.append(each[0])
+        waiting = []
+        inside = bool(line.strip(_BLANKS)) and not line.startswith(_DOCUMENT_START)
+        if number:
+            yield number, line
+
+
+def _is_comment(line: str, following: str, separator: str | None) -> bool | None:
+    """Whether a line before a token is a comment: True or False, or None if it has as many columns as the token."""
+    # Between blanks nothing tells a comment but its form.
+    mark = separator if separator and separator.strip(_BLANKS) else "\t"
+    formed = _COMMENT.match(line) is not None
+    alike = len(_cells(line, separator)) == len(_cells(following, separator))
+    if mark in line:
+        return formed and bool(following) and not alike
+    if formed and mark in following:
+        return True
+    if formed or mark in following:
+        return None if alike else True
+    return False
+
+
+def _is_json_object(line: str) -> bool:
+    try:
+        return line.lstrip().startswith("{") and isinstance(json.loads(line), dict)
+    except (ValueError, RecursionError):
+        return False
+
+
+def _are_numbered(sequences: list[list[tuple[str, ...]]]) -> bool:
+    """Whether the first column numbers the tokens of all sequences from 1, but for those that have other numbers."""
+    longest = 0
+    for tokens in sequences:
+        numbers = [token[0] for token in tokens if not _NOT_A_TOKEN.fullmatch(token[0])]
+        if not numbers or numbers != [str(i) for i in range(1, len(numbers) + 1)]:
+            return False
+        longest = max(longest, len(numbers))
+    return longest > 1
+
+
+def _warn(path: Path, line: int, what: str) -> None:
+    warnings.warn(f"{path}:{line}: {what}", stacklevel=3)
 
 
 def _cells(line: str, separator: str | None) -> list[str]:

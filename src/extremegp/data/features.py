@@ -2,81 +2,27 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
-from sklearn.feature_extraction.text import TfidfTransformer, TfidfVectorizer
+from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
+from extremegp.data.analysis import Analyser, Analyzer
+from extremegp.data.features_base import FeatureKind, Features, stored_column, stored_idf
 from extremegp.data.rows import with_values
+from extremegp.data.text_features import TextFeatures
 from extremegp.data.validation import check_inputs
 from extremegp.engine.matrices import FloatCSR, FloatMatrix, column_counts, is_mapped, row_blocks
-from extremegp.errors import DataError, ModelFormatError, SettingsError
-
-FeatureKind = Literal["raw", "unit", "tfidf", "text", "scale", "root", "standard"]
-
-
-class Features(ABC):
-    """A features step. Made by `make_features`, or from stored state by `Features.from_state`.
-
-    Attributes:
-        kind: the name of the step.
-        n_features_in: D, the number of columns of the result (and of the input, unless that is text); set by `fit`.
-    """
-
-    kind: ClassVar[FeatureKind]
-    n_features_in: int
-
-    @abstractmethod
-    def fit(self, X: Any) -> Self:
-        """Learn the step from training data: an N x D matrix, or N texts for the kind "text".
-
-        Raises:
-            DataError: X cannot be used.
-        """
-
-    @abstractmethod
-    def transform(self, X: Any) -> FloatMatrix:
-        """The float32 features of X, N x D: CSR for sparse X and for texts, an array for dense X. X is not changed.
-
-        Raises:
-            DataError: X cannot be used, or has not the columns that the step was fitted on.
-        """
-
-    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        """What `from_state` needs: a configuration that JSON can hold, and arrays by name."""
-        return {"kind": self.kind, "n_features": self.n_features_in}, {}
-
-    @staticmethod
-    def from_state(config: Any, arrays: dict[str, NDArray[Any]]) -> Features:
-        """Restore a fitted step; it transforms to the same bits as the one that was stored.
-
-        Raises:
-            ModelFormatError: the state is not what `to_state` gives.
-        """
-        kind = config.get("kind") if isinstance(config, dict) else None
-        if not isinstance(kind, str) or kind not in _KINDS:
-            raise ModelFormatError(f"the stored features step has the kind {kind!r}, not one of {', '.join(_KINDS)}")
-        n_features = config.get("n_features")
-        if not isinstance(n_features, int) or isinstance(n_features, bool) or n_features < 1:
-            raise ModelFormatError(f"the stored features step has n_features {n_features!r}, not a positive integer")
-        features = _KINDS[kind]()
-        features._restore(config, arrays)
-        return features
-
-    def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
-        """Set what `fit` sets; `config` has a valid kind and n_features, all else is unchecked."""
-        self.n_features_in = config["n_features"]
+from extremegp.errors import DataError, SettingsError
 
 
 class RawFeatures(Features):
     """The input unchanged, as float32."""
 
-    kind: ClassVar[FeatureKind] = "raw"
+    kind: ClassVar[str] = "raw"
 
     def fit(self, X: Any) -> Self:
         self.n_features_in = check_inputs(X).shape[1]
@@ -89,7 +35,7 @@ class RawFeatures(Features):
 class UnitFeatures(RawFeatures):
     """Rows scaled to unit Euclidean norm; rows of zeros stay zero."""
 
-    kind: ClassVar[FeatureKind] = "unit"
+    kind: ClassVar[str] = "unit"
 
     def transform(self, X: Any) -> FloatMatrix:
         checked = super().transform(X)
@@ -99,9 +45,11 @@ class UnitFeatures(RawFeatures):
             return _unit_rows(checked)
         # Not by scikit-learn here: for arrays it takes rows below 1e-6 for zero.
         peaks = np.maximum(checked.max(axis=1), -checked.min(axis=1))[:, None]
-        scaled = checked / np.where(peaks > 0, peaks, np.float32(1))
-        unit: NDArray[np.float32] = normalize(scaled, norm="l2", copy=False)
-        return unit
+        scaled: NDArray[np.float32] = checked / np.where(peaks > 0, peaks, np.float32(1))
+        # Squares in float32 and their sums in float64, as `normalize` has them for CSR.
+        norms = np.sqrt(np.square(scaled).sum(axis=1, dtype=np.float64, keepdims=True))
+        np.divide(scaled, np.where(norms > 0, norms, 1.0), out=scaled, casting="unsafe")
+        return scaled
 
 
 class ScaleFeatures(RawFeatures):
@@ -111,7 +59,7 @@ class ScaleFeatures(RawFeatures):
     their own scale. Means are taken away, but not from sparse X, which keeps its zeros.
     """
 
-    kind: ClassVar[FeatureKind] = "scale"
+    kind: ClassVar[str] = "scale"
 
     def fit(self, X: Any) -> Self:
         checked = check_inputs(X)
@@ -135,7 +83,7 @@ class ScaleFeatures(RawFeatures):
 
     def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(config, arrays)
-        self._centre, self._factor = (_stored_column(arrays, name, self.n_features_in) for name in ("centre", "factor"))
+        self._centre, self._factor = (stored_column(arrays, name, self.n_features_in) for name in ("centre", "factor"))
 
     def _set(self, centre: NDArray[np.float64], spread: NDArray[np.float64]) -> None:
         # Of features as small as float32's smallest numbers the factor would overflow.
@@ -151,7 +99,7 @@ class RootFeatures(ScaleFeatures):
     training can be predicted.
     """
 
-    kind: ClassVar[FeatureKind] = "root"
+    kind: ClassVar[str] = "root"
 
     def fit(self, X: Any) -> Self:
         checked = check_inputs(X)
@@ -171,7 +119,7 @@ class StandardFeatures(ScaleFeatures):
     Constant features become zero.
     """
 
-    kind: ClassVar[FeatureKind] = "standard"
+    kind: ClassVar[str] = "standard"
 
     def fit(self, X: Any) -> Self:
         checked = check_inputs(X)
@@ -191,7 +139,7 @@ class TfidfFeatures(Features):
     with sublinear tf and smooth idf. Counts are at least 1, or 0.
     """
 
-    kind: ClassVar[FeatureKind] = "tfidf"
+    kind: ClassVar[str] = "tfidf"
 
     def fit(self, X: Any) -> Self:
         checked = check_inputs(X)
@@ -217,7 +165,7 @@ class TfidfFeatures(Features):
 
     def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(config, arrays)
-        self._set(_stored_idf(arrays, self.n_features_in))
+        self._set(stored_idf(arrays, self.n_features_in))
 
     def _set(self, idf: NDArray[np.float32]) -> None:
         self._transformer = TfidfTransformer(sublinear_tf=True)
@@ -229,85 +177,21 @@ class TfidfFeatures(Features):
         return csr_matrix(self._transformer.transform(counts))
 
 
-class TextFeatures(Features):
-    """Texts to tf-idf of their words by `sklearn.feature_extraction.text.TfidfVectorizer`, rows scaled to unit norm.
-
-    Args:
-        min_df: texts that a word must occur in to become a feature.
-        max_features: how many words to keep, the most frequent; None for all.
-    """
-
-    kind: ClassVar[FeatureKind] = "text"
-
-    def __init__(self, min_df: int = 2, max_features: int | None = None) -> None:
-        for name, value in (("min_df", min_df), ("max_features", max_features)):
-            positive = isinstance(value, int) and not isinstance(value, bool) and value >= 1
-            if not positive and (name == "min_df" or value is not None):
-                raise SettingsError(f"{name} must be a positive integer, not {value!r}")
-        self.min_df = min_df
-        self.max_features = max_features
-
-    def fit(self, X: Any) -> Self:
-        vectorizer = TfidfVectorizer(
-            sublinear_tf=True, min_df=self.min_df, max_features=self.max_features, dtype=np.float32
-        )
-        try:
-            vectorizer.fit(_texts(X))
-        except ValueError as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(
-                f"no words to make features of ({error}); give more text or lower min_df (now {self.min_df})"
-            ) from error
-        # Stored and fitted steps are built the same way, so that they give the same bits.
-        self._set(vectorizer.get_feature_names_out().tolist(), vectorizer.idf_)
-        return self
-
-    def transform(self, X: Any) -> FloatCSR:
-        return csr_matrix(self._vectorizer.transform(_texts(X)))
-
-    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-        config, _ = super().to_state()
-        config |= {"min_df": self.min_df, "max_features": self.max_features}
-        words = "\n".join(self._words).encode("utf-8")
-        return config, {"idf": self._vectorizer.idf_, "words": np.frombuffer(words, dtype=np.uint8)}
-
-    def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
-        super()._restore(config, arrays)
-        try:
-            TextFeatures.__init__(self, config.get("min_df"), config.get("max_features"))  # type: ignore[arg-type]
-        except SettingsError as error:
-            raise ModelFormatError(f"the stored features step is altered: {error}") from error
-        stored = arrays.get("words")
-        if not isinstance(stored, np.ndarray) or stored.dtype != np.uint8 or stored.ndim != 1:
-            raise ModelFormatError("the stored features step has no 'words' array of bytes")
-        try:
-            words = stored.tobytes().decode("utf-8").split("\n")
-        except UnicodeDecodeError as error:
-            raise ModelFormatError("the words of the stored features step are not UTF-8") from error
-        if len(words) != self.n_features_in or len(set(words)) != len(words):
-            raise ModelFormatError(
-                f"the stored features step has {len(words)} words ({len(set(words))} different) "
-                f"for {self.n_features_in} features"
-            )
-        self._set(words, _stored_idf(arrays, self.n_features_in))
-
-    def _set(self, words: list[str], idf: NDArray[Any]) -> None:
-        self._words = words
-        self._vectorizer = TfidfVectorizer(
-            sublinear_tf=True, vocabulary={word: column for column, word in enumerate(words)}, dtype=np.float32
-        )
-        self._vectorizer.idf_ = idf
-        self.n_features_in = len(words)
-
-
-_KINDS: dict[str, type[Features]] = {
+_STEPS: dict[str, type[Features]] = {
     step.kind: step
-    for step in (RawFeatures, UnitFeatures, TfidfFeatures, TextFeatures, ScaleFeatures, RootFeatures, StandardFeatures)
+    for step in (RawFeatures, UnitFeatures, TfidfFeatures, ScaleFeatures, RootFeatures, StandardFeatures)
 }
 
 
-def make_features(kind: FeatureKind, *, min_df: int = 2, max_features: int | None = None) -> Features:
+def make_features(
+    kind: FeatureKind,
+    *,
+    min_df: int = 2,
+    max_features: int | None = None,
+    analyzer: Analyzer = "auto",
+    ngram_range: tuple[int, int] | Literal["auto"] = "auto",
+    lowercase: bool = True,
+) -> Features:
     """An unfitted features step.
 
     Args:
@@ -316,15 +200,18 @@ def make_features(kind: FeatureKind, *, min_df: int = 2, max_features: int | Non
             or "standard" (each to mean 0 and the same variance).
         min_df: for "text": in how many texts a word must occur.
         max_features: for "text": how many words to keep; None for all.
+        analyzer: for "text": what words are, see `Analyser`.
+        ngram_range: for "text": the shortest and the longest sequence of them, see `Analyser`.
+        lowercase: for "text": whether letters are made small.
 
     Raises:
         SettingsError: another kind, or an option outside its domain.
     """
     if kind == "text":
-        return TextFeatures(min_df, max_features)
-    if kind not in tuple(_KINDS):
-        raise SettingsError(f"features must be one of {', '.join(_KINDS)}, not {kind!r}")
-    return _KINDS[kind]()
+        return TextFeatures(min_df, max_features, Analyser(analyzer, ngram_range, lowercase))
+    if kind not in _STEPS:
+        raise SettingsError(f"features must be one of {', '.join(get_args(FeatureKind))}, not {kind!r}")
+    return _STEPS[kind]()
 
 
 def suited_features(X: Any) -> FeatureKind:
@@ -375,33 +262,3 @@ def _check_counts(values: NDArray[np.float32]) -> None:
             f"tf-idf weighs counts, which are 0 or at least 1, but X holds {smallest:g}; "
             "for values that are negative, fractional or weighted already choose features='unit' or 'raw'"
         )
-
-
-def _texts(X: Any) -> list[str]:
-    if isinstance(X, (str, bytes)) or issparse(X) or not isinstance(X, Iterable):
-        raise DataError(f"expected a list of texts, not {type(X).__name__}; for one text pass [text]")
-    texts = list(X)
-    if not texts:
-        raise DataError("there are no texts; pass at least one")
-    for row, text in enumerate(texts):
-        if not isinstance(text, str):
-            raise DataError(f"text {row} (counted from 0) is of type {type(text).__name__}, not a string")
-    return texts
-
-
-def _stored_column(arrays: dict[str, Any], name: str, n_features: int) -> NDArray[np.float32]:
-    stored = arrays.get(name)
-    if not isinstance(stored, np.ndarray) or stored.dtype != np.float32 or stored.shape != (n_features,):
-        raise ModelFormatError(f"the stored features step has no float32 {name!r} array of {n_features} numbers")
-    if not np.isfinite(stored).all():
-        raise ModelFormatError(f"the stored features step has a {name!r} array that is not finite")
-    return stored
-
-
-def _stored_idf(arrays: dict[str, Any], n_features: int) -> NDArray[Any]:
-    idf = arrays.get("idf")
-    if not isinstance(idf, np.ndarray) or idf.dtype != np.float32 or idf.shape != (n_features,):
-        raise ModelFormatError(f"the stored features step has no float32 'idf' array of {n_features} weights")
-    if not (np.isfinite(idf).all() and (idf > 0).all()):
-        raise ModelFormatError("the stored features step has idf weights that are not finite and positive")
-    return idf

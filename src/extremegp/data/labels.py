@@ -10,6 +10,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from scipy.sparse import csr_matrix, issparse
 
+from extremegp.data.frames import NUMBERS, is_frame, label_names, lists_of, matrix_of, shortened
 from extremegp.engine.matrices import FloatCSR, entry_position, first_fault, is_mapped
 from extremegp.errors import DataError, SettingsError
 
@@ -127,8 +128,9 @@ def encode_targets(Y: Any, *, counts: bool = False) -> tuple[FloatCSR, LabelSpac
     """Bring multi-label targets into the one form that the library computes on.
 
     Args:
-        Y: N x K indicator of zeros and ones (any scipy sparse format, or an array), or a sequence of N lists of label
-            names. Nested Python lists are always read as lists of names: give an indicator as array.
+        Y: N x K indicator of zeros and ones (any scipy sparse format, an array, or a data frame, whose columns
+            `frames.label_names` names), or a sequence or column of N lists of label names. Nested Python lists are
+            always read as lists of names: give an indicator as array.
         counts: take 0, 1, 2 and so on in place of zeros and ones.
 
     Returns:
@@ -140,20 +142,19 @@ def encode_targets(Y: Any, *, counts: bool = False) -> tuple[FloatCSR, LabelSpac
             other than 0 and 1, or than a count (its row and column are named; in a sparse Y, a position stored twice
             counts as sum).
     """
-    if issparse(Y):
-        return _indicator(Y, counts), None
     if isinstance(Y, (str, bytes, dict)):
         raise DataError(f"Y must be an indicator matrix or a list of label lists, not {type(Y).__name__}")
-    if not isinstance(Y, (list, tuple)):
-        Y = np.asarray(Y)
-        if Y.ndim == 1 and Y.dtype == object:
-            Y = Y.tolist()
-    if isinstance(Y, (list, tuple)):
-        if Y and all(np.ndim(row) == 0 and not isinstance(row, (set, frozenset, dict)) for row in Y):
+    lists = lists_of(Y)
+    if lists is not None:
+        if lists and all(np.ndim(row) == 0 and not isinstance(row, (set, frozenset, dict)) for row in lists):
             raise DataError(_one_label_each())
-        _refuse_nested_indicator(Y)
-        space = LabelSpace.from_lists(Y)
-        return space.encode(Y), space
+        refuse_nested_indicator(lists)
+        space = LabelSpace.from_lists(lists)
+        return space.encode(lists), space
+    if is_frame(Y):
+        Y = matrix_of(Y, "Y")
+    elif not issparse(Y):
+        Y = np.asarray(Y)
     if Y.ndim == 1:
         raise DataError(_one_label_each())
     if Y.ndim != 2:
@@ -201,17 +202,40 @@ def _indicator(Y: Any, counts: bool) -> FloatCSR:
     return matrix.astype(np.float32)
 
 
-def _refuse_nested_indicator(rows: Sequence[Any]) -> None:
-    """A label list never needs a label twice, but an indicator written as nested lists does as soon as K > 2."""
-    shaped = all(isinstance(row, (list, tuple)) for row in rows) and len({len(row) for row in rows}) == 1
-    if (
-        shaped
-        and len(rows[0]) > 2
-        and all(isinstance(value, (int, float)) and value in (0, 1) for row in rows for value in row)
-    ):
+def check_label_names(Y: Any, space: LabelSpace | None, name: str = "Y") -> None:
+    """Refuse a data frame whose columns are not the labels of training in their order, where both have names.
+
+    Raises:
+        DataError: they differ; calls the data frame `name`.
+    """
+    names = label_names(Y)
+    if names is None or space is None or names == [*space.names]:
+        return
+    differ = sorted(map(repr, set(names).symmetric_difference(space.names)))
+    raise DataError(
+        f"the columns of {name} are not the labels that training had, in their order (classes_): "
+        + (f"only one of the two has {shortened(differ)}" if differ else "put them in this order: Y[classes_]")
+    )
+
+
+def refuse_nested_indicator(rows: Sequence[Any], name: str = "Y") -> None:
+    """Refuse lists of zeros and ones of one length that no person would write as lists of labels.
+
+    Such a list names no label twice, and the same two labels always in the same order; an indicator of two columns or
+    more that is written as nested lists does neither.
+
+    Raises:
+        DataError: the lists are an indicator.
+    """
+    if not all(isinstance(row, (list, tuple, np.ndarray)) for row in rows) or len({len(row) for row in rows}) != 1:
+        return
+    if not all(isinstance(value, NUMBERS) and value in (0, 1) for row in rows for value in row):
+        return
+    different = {tuple(map(int, row)) for row in rows}
+    if len(rows[0]) > 1 and (len(different) > 1 or any(len(set(row)) < len(row) for row in different)):
         raise DataError(
-            "Y looks like an indicator matrix written as nested lists, which are read as lists of label names; "
-            "pass numpy.asarray(Y) or a scipy sparse matrix"
+            f"{name} looks like an indicator matrix written as nested lists, which are read as lists of label names; "
+            f"pass numpy.asarray({name}) or a scipy sparse matrix"
         )
 
 

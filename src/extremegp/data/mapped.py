@@ -1,9 +1,10 @@
 """Data sets in a folder, larger than memory: CSR matrices whose arrays are mapped from files.
 
 ``dataset.json`` holds the sizes and is written last: without it a folder is unfinished. Beside it are little-endian
-NumPy arrays, of X and of Y ``indptr``, ``indices`` and ``data``, ``first_labels``, and perhaps ``labels.txt`` (label
-names) and ``vocabulary.txt`` (the words that features count), one a line. Row starts and columns are int32, or int64 in
-a matrix of 2^31 entries or more, since SciPy computes with one type for both.
+NumPy arrays, of X and of Y ``indptr``, ``indices`` and ``data``, ``first_labels``, and perhaps, one a line,
+``labels.txt`` (label names), ``vocabulary.txt`` (the words that features count) and ``ids.txt`` (what rows are called).
+Row starts and columns are int32, or int64 in a matrix of 2^31 entries or more, since SciPy computes with one type for
+both.
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from extremegp.data.analysis import Analyser
 from extremegp.data.blocks import MAX_COLUMNS, Dataset
 from extremegp.engine.matrices import FloatCSR, csr_of, first_fault
-from extremegp.errors import DataError
+from extremegp.errors import DataError, SettingsError
 
 FORMAT_VERSION = 1
 CONFIG, PROGRESS, LABELS, VOCABULARY = "dataset.json", "progress.json", "labels.txt", "vocabulary.txt"
+IDS = "ids.txt"
 
 _MAX_INT32 = 2**31 - 1
 HEADER_BYTES = 128
@@ -40,7 +43,7 @@ ARRAYS: dict[str, str] = {
 
 class Config(NamedTuple):
     """What ``dataset.json`` says: N, D, K, stored entries of X and of Y, the number that the source gives to its first
-    feature, and which lists of names there are."""
+    feature, which lists of names there are, and how the words of the vocabulary are found in texts."""
 
     n_rows: int
     n_features: int
@@ -50,6 +53,12 @@ class Config(NamedTuple):
     first_feature: int = 0
     label_names: bool = False
     vocabulary: bool = False
+    words: dict[str, Any] | None = None
+
+    @property
+    def analyser(self) -> Analyser:
+        """How the words of the vocabulary are found in texts; of data sets that do not say, as earlier versions did."""
+        return Analyser.from_config(self.words or {})
 
 
 def is_dataset(path: str | Path) -> bool:
@@ -90,6 +99,12 @@ def open_dataset(path: str | Path, *, n_features: int | None = None, n_labels: i
     return Dataset(X, Y, names, first_labels)
 
 
+def read_ids(folder: str | Path) -> list[str] | None:
+    """What the rows of a data set are called, where it says so."""
+    folder = Path(folder)
+    return read_names(folder, IDS, read_config(folder).n_rows, unique=False) if (folder / IDS).exists() else None
+
+
 def read_config(folder: Path) -> Config:
     """The sizes of a finished data set.
 
@@ -105,16 +120,17 @@ def read_config(folder: Path) -> Config:
     plain_size(path)
     try:
         content = json.loads(path.read_bytes()[: 1 << 16])
-        values = [content[name] for name in Config._fields]
-        version = content["format_version"]
+        values = [content[name] for name in Config._fields[:-1]]
+        version, words = content["format_version"], content.get("words")
     except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DataError(f"is not what describes a data set ({error!r}); convert it again", path=path) from error
     if version != FORMAT_VERSION:
         raise DataError(f"has format version {version!r}, not {FORMAT_VERSION}; convert the data again", path=path)
-    config = Config(*values)
+    config = Config(*values, words)
     if (
         not all(type(size) is int and 0 <= size < 2**62 for size in config[:6])
-        or not all(type(flag) is bool for flag in config[6:])
+        or not all(type(flag) is bool for flag in config[6:8])
+        or not _is_analysis(config)
         or config.first_feature > 1
         or min(config[:3]) < 1
         or max(config.n_features, config.n_labels) > MAX_COLUMNS
@@ -123,11 +139,18 @@ def read_config(folder: Path) -> Config:
     return config
 
 
-def read_names(folder: Path, name: str, count: int) -> list[str]:
+def _is_analysis(config: Config) -> bool:
+    try:
+        return (config.words is None or isinstance(config.words, dict)) and config.analyser is not None
+    except (SettingsError, TypeError):
+        return False
+
+
+def read_names(folder: Path, name: str, count: int, *, unique: bool = True) -> list[str]:
     """A list of names, one a line.
 
     Raises:
-        DataError: the file is missing, not UTF-8, or has not as many different names.
+        DataError: the file is missing, not UTF-8, or has not as many (different, if `unique`) names.
     """
     path = folder / name
     plain_size(path)
@@ -135,8 +158,9 @@ def read_names(folder: Path, name: str, count: int) -> list[str]:
         names = path.read_bytes().decode("utf-8").removesuffix("\n").split("\n")
     except UnicodeDecodeError as error:
         raise DataError("is not UTF-8 text; convert the data again", path=path) from error
-    if len(names) != count or len(set(names)) != count:
-        raise DataError(f"has {len(set(names))} different names, but there are {count}; convert again", path=path)
+    n_names = len(set(names)) if unique and len(names) == count else len(names)
+    if n_names != count:
+        raise DataError(f"has {n_names} different names, but there are {count}; convert again", path=path)
     return names
 
 

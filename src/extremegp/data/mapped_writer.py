@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from scipy.sparse import csr_matrix
 
+from extremegp.data.analysis import Analyser
 from extremegp.data.blocks import RowBlock, first_of_rows
 from extremegp.data.labels import LabelSpace, encode_targets
 from extremegp.data.mapped import (
@@ -166,6 +167,7 @@ class MappedWriter:
         *,
         label_names: Sequence[str] | None = None,
         vocabulary: Sequence[str] | None = None,
+        analyse: Analyser | None = None,
         first_feature: int = 0,
     ) -> None:
         """Complete the data set. The writer cannot be used after it.
@@ -175,6 +177,7 @@ class MappedWriter:
             n_labels: K; by default that of the Y.
             label_names: the names of the K labels.
             vocabulary: the words that the D features count.
+            analyse: how these are found in texts, if that is known.
             first_feature: the number that the first feature has in the blocks appended.
 
         Raises:
@@ -199,7 +202,8 @@ class MappedWriter:
                     dtype = index_type(done.x_nnz if name[0] == "x" else done.y_nnz)
                 self._complete(name, count, dtype, first_feature if name == "x_indices" else 0)
         sizes = (done.n_rows, n_features, n_labels, done.x_nnz, done.y_nnz, first_feature)
-        config = Config(*sizes, label_names is not None, vocabulary is not None)
+        words = None if analyse is None else analyse.to_config()
+        config = Config(*sizes, label_names is not None, vocabulary is not None, words)
         sync_folder(folder)
         with atomic_writer(folder / CONFIG) as stream:
             stream.write(json.dumps({"format_version": FORMAT_VERSION} | config._asdict(), indent=2).encode() + b"\n")

@@ -8,11 +8,12 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import diags_array, issparse
+from scipy.sparse import issparse
 
+from extremegp.data.frames import is_frame
 from extremegp.data.templates import Template
 from extremegp.data.tokens import TokenFeatures, stack_arrays
-from extremegp.engine.matrices import FloatMatrix
+from extremegp.engine.matrices import FloatMatrix, csr_of
 from extremegp.errors import DataError, ExtremeGPError, ModelFormatError, SettingsError
 
 Weighting = Literal["none", "idf"]
@@ -97,6 +98,12 @@ class SequenceFeatures:
         """The sequences, expanded by the template if there is one, and whether they are matrices."""
         if isinstance(X, (str, bytes)) or issparse(X) or not isinstance(X, Iterable):
             return X, issparse(X)
+        if is_frame(X):
+            raise DataError(
+                "X must be a list of sequences, not one data frame: pass one for each sequence, with a row for each of "
+                "its tokens"
+            )
+        X = (np.asarray(part) if is_frame(part) else part for part in X)
         if self.template is not None:
             return (self._expanded(sequence, s) for s, sequence in enumerate(X)), False
         X = list(X)
@@ -121,7 +128,11 @@ class SequenceFeatures:
 
     def _weighted(self, x: FloatMatrix) -> FloatMatrix:
         with np.errstate(over="ignore"):
-            weighted = (x @ diags_array(self._weights)).tocsr() if issparse(x) else x * self._weights
+            if issparse(x):
+                # A product with a diagonal matrix would leave columns out of order.
+                weighted: FloatMatrix = csr_of(x.data * self._weights[x.indices], x.indices, x.indptr, x.shape)
+            else:
+                weighted = x * self._weights
         if not np.isfinite(weighted.data if issparse(weighted) else weighted).all():
             raise DataError("X has features so much larger than those of training that float32 cannot hold them scaled")
         return weighted

@@ -16,6 +16,7 @@ from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction import FeatureHasher
 
 from extremegp.data.classes import ClassSpace, encode_classes
+from extremegp.data.frames import NUMBERS
 from extremegp.data.validation import check_inputs
 from extremegp.engine.matrices import FloatCSR, FloatMatrix, entry_position
 from extremegp.errors import DataError, ModelFormatError, SettingsError
@@ -23,7 +24,7 @@ from extremegp.errors import DataError, ModelFormatError, SettingsError
 _MAX_HASH_SIZE = 2**31 - 1
 _MAX_DEPTH = 10
 _LARGEST = float(np.finfo(np.float32).max)
-_NUMBERS = (bool, int, float, np.bool_, np.integer, np.floating)
+_OF_TEXTS = "give tokens as lists of the names of their features"
 _NOT_SEQUENCES = (str, bytes, Mapping, set, frozenset)
 
 
@@ -184,11 +185,12 @@ def stack_arrays(sequences: Iterable[Any]) -> tuple[FloatMatrix, NDArray[np.int6
         if matrix.shape[1] != width:
             raise DataError(f"X[{s}] has {matrix.shape[1]} features, but X[0] has {width}; give all the same features")
     try:
-        stacked = check_inputs(vstack(matrices, format="csr") if sparse else np.concatenate(matrices))
+        joined = vstack(matrices, format="csr") if sparse else np.concatenate(matrices)
+        stacked = check_inputs(joined, of_texts=_OF_TEXTS)
     except (TypeError, ValueError):
         # Only now does it pay to look for the sequence.
         for s, matrix in enumerate(matrices):
-            check_inputs(matrix, name=f"X[{s}]")
+            check_inputs(matrix, name=f"X[{s}]", of_texts=_OF_TEXTS)
         raise
     return stacked, np.asarray([matrix.shape[0] for matrix in matrices], dtype=np.int64)
 
@@ -303,7 +305,7 @@ def _flatten(mapping: Mapping[Any, Any], prefix: str, names: list[str], values: 
         if isinstance(value, str):
             names.append(f"{name}:{value}")
             values.append(1.0)
-        elif isinstance(value, _NUMBERS):
+        elif isinstance(value, NUMBERS):
             if number := _number(value, name):
                 names.append(name)
                 values.append(number)

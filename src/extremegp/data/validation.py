@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
-from sklearn.utils.validation import check_array
 
+from extremegp.data.frames import NUMBERS, column, is_frame, is_missing, lists_of, values
 from extremegp.engine.matrices import (
     FloatCSR,
     FloatMatrix,
@@ -18,18 +20,27 @@ from extremegp.engine.matrices import (
 )
 from extremegp.errors import DataError
 
+_PRINTED = re.compile(r":\s*array=.*\.(?=\s*Reshape your data)", re.DOTALL)
+_OF_TEXTS = 'set features="text" of the estimator and fit it, which makes features of their words'
+
 
 def check_inputs(
-    X: Any, n_features: int | None = None, name: str = "X", *, expected_by: str = "the model"
+    X: Any,
+    n_features: int | None = None,
+    name: str = "X",
+    *,
+    expected_by: str = "the model",
+    of_texts: str = _OF_TEXTS,
 ) -> FloatMatrix:
     """Check a feature matrix and bring it into one of the two forms that the library computes on.
 
     Args:
         X: N x D numbers: any scipy sparse format, or whatever NumPy makes a 2-D array of bool, int or float. An array
-            of objects passes if all of them are numbers, as in scikit-learn.
+            of objects passes if all of them are numbers, as in scikit-learn, and a column of N lists or arrays of D.
         n_features: the D that X must have, if known.
         name: what to call X in messages.
         expected_by: who wants `n_features` columns, in messages.
+        of_texts: what to do with texts, in messages.
 
     Returns:
         Sparse X as float32 CSR, N x D, column indices sorted, entries of the same position summed; other X as
@@ -46,21 +57,74 @@ def check_inputs(
         _check_width(X, n_features, name, expected_by)
         mapped: FloatCSR = X
         return mapped
+    # It takes seconds to load, which whoever only tells formats apart need not wait for.
+    from sklearn.utils.validation import check_array
+
+    X = _stacked(X)
     try:
         checked = check_array(X, accept_sparse="csr", dtype="numeric", ensure_all_finite=False, input_name=name)
         sparse: bool = issparse(checked)
         if sparse:
             # A hand-made matrix may point outside its own columns; nothing below would notice.
             checked.check_format(full_check=True)
-    except ValueError as error:
-        # scikit-learn's message for one dimension prints the array, over several lines.
-        raise DataError(" ".join(str(error).split())) from error
+    except (TypeError, ValueError) as error:
+        # scikit-learn and NumPy would print texts.
+        _refuse_texts(X, name, of_texts)
+        if isinstance(error, TypeError):
+            raise
+        _refuse_others(X, name)
+        if "convert string to float" in str(error):
+            raise DataError(f"{name} holds texts, not numbers: {of_texts}") from None
+        # The message for one dimension prints the array, over several lines.
+        raise DataError(" ".join(_PRINTED.sub(".", str(error)).split())) from error
     if checked.dtype.kind not in "biuf":
+        _refuse_texts(X if is_frame(X) else checked, name, of_texts)
         raise DataError(f"{name} has dtype {checked.dtype}; pass bool, integer or float numbers")
     _check_width(checked, n_features, name, expected_by)
     # What overflows is refused, and infinities of both signs have no sum.
     with np.errstate(over="ignore", invalid="ignore"):
         return _sparse(checked, name) if sparse else _dense(checked, name)
+
+
+def _stacked(X: Any) -> Any:
+    """A column of lists or arrays, as a data frame holds vectors, as a list of these."""
+    rows = None if isinstance(X, (list, tuple)) else lists_of(X)
+    return list(rows) if rows and all(isinstance(row, (list, tuple, np.ndarray)) for row in rows) else X
+
+
+def _refuse_texts(X: Any, name: str, remedy: str) -> None:
+    """Say where X holds a text, if it does, without printing it."""
+    for row, where, n_columns, value in _cells(X):
+        if isinstance(value, (str, bytes)):
+            if n_columns > 1:
+                remedy = f"encode such columns as numbers, or pass one column of texts alone and {remedy}"
+            raise DataError(f"{name} holds texts, not numbers, as at row {row}{where} (counted from 0): {remedy}")
+
+
+def _refuse_others(X: Any, name: str) -> None:
+    """Say where X holds something that is no number, if it does."""
+    for row, where, _, value in _cells(X):
+        if not isinstance(value, (*NUMBERS, complex)) and not is_missing(value):
+            kind = type(value).__name__
+            raise DataError(f"{name} holds a {kind} at row {row}{where} (counted from 0), where a number is needed")
+
+
+def _cells(X: Any) -> Iterator[tuple[int, str, int, Any]]:
+    """Row, place in it, number of columns and value of everything in X, which need not be a matrix."""
+    if is_frame(X):
+        for i, label in enumerate(X.columns):
+            for row, value in enumerate(values(column(X, i))):
+                yield row, f" of the column {label!r}", X.shape[1], value
+        return
+    rows = X.tolist() if isinstance(X, np.ndarray) and X.dtype.kind in "OSU" else lists_of(X)
+    if isinstance(X, (str, bytes, dict)):
+        rows = [X]
+    elif not isinstance(rows, (list, tuple)):
+        rows = () if rows is None else [rows]
+    for row, cells in enumerate(rows):
+        cells = cells if isinstance(cells, (list, tuple, np.ndarray)) else [cells]
+        for value in cells:
+            yield row, "", len(cells), value
 
 
 def _sound(X: FloatCSR, name: str) -> bool:

@@ -1,17 +1,18 @@
-"""JSON lines as counts of words: one pass finds the words and the labels, another counts, both in bounded memory."""
+"""Texts as counts of words: one pass finds the words and the labels, another counts, both in bounded memory."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 
 import numpy as np
 from sklearn.feature_extraction.text import CountVectorizer
 
+from extremegp.data.analysis import Analyser
 from extremegp.data.blocks import BEGINNING, Part, Position, RowBlock, RowStream, Sizes
 from extremegp.data.labels import LabelSpace
-from extremegp.data.text import TextRecords, text_records
+from extremegp.data.record_streams import TextFile
+from extremegp.data.text import TextRecords
 from extremegp.engine.matrices import FloatCSR
 from extremegp.errors import DataError
 
@@ -23,7 +24,9 @@ MIN_TEXTS = 2
 
 
 def find_words(
-    path: str | Path, watch: Callable[[TextRecords], None] = lambda records: None
+    file: TextFile,
+    watch: Callable[[TextRecords], None] = lambda records: None,
+    analyse: Analyser = Analyser(),  # noqa: B008 (frozen)
 ) -> tuple[list[str], list[str]]:
     """The words of at least two texts and the labels of a file, each in alphabetical order.
 
@@ -31,16 +34,17 @@ def find_words(
     whenever there are too many again: words that are rare all over the file then are missing, or seem rarer.
 
     Args:
-        path: JSON lines with labels.
+        file: texts with labels.
         watch: told how far reading is.
+        analyse: what the words of a text are.
 
     Raises:
         DataError: the file breaks the format, has no labels, or no word occurs in two texts.
     """
-    analyse = CountVectorizer().build_analyzer()
     n_texts: Counter[str] = Counter()
     labels: set[str] = set()
-    for records in text_records(path):
+    path = file.path
+    for records in file.records():
         if records.texts and records.labels is None:
             raise DataError('has no "labels"; the words and labels of other data are taken by --like', path=path)
         for text, row_labels in zip(records.texts, records.labels or (), strict=True):
@@ -72,29 +76,36 @@ def _forget_rarest(counts: Counter[str]) -> None:
 
 
 class WordStream(RowStream):
-    """JSON lines as rows of counts of words.
+    """Texts as rows of counts of words.
 
     Args:
-        path: the file.
+        file: the texts.
         words: the D words that are counted; others are left out.
         labels: the K label names; others are left out.
+        analyse: what the words of a text are, as they were found.
     """
 
-    def __init__(self, path: str | Path, words: Sequence[str], labels: Sequence[str]) -> None:
-        self._path = Path(path)
+    def __init__(
+        self,
+        file: TextFile,
+        words: Sequence[str],
+        labels: Sequence[str],
+        analyse: Analyser = Analyser(),  # noqa: B008 (frozen)
+    ) -> None:
+        self._file = file
         vocabulary = {word: column for column, word in enumerate(words)}
-        self._vectorizer = CountVectorizer(vocabulary=vocabulary, dtype=np.float32)
+        self._vectorizer = CountVectorizer(analyzer=analyse, vocabulary=vocabulary, dtype=np.float32)
         self._space = LabelSpace(labels)
         self.learnt = {"labelled": None}
 
     def parts(self, start: Position = BEGINNING) -> Iterator[Part]:
-        for records in text_records(self._path, start, labelled=self.learnt["labelled"]):
+        for records in self._file.records(start, labelled=self.learnt["labelled"]):
             self.learnt["labelled"] = records.labels is not None
             if records.texts:
                 yield Part(self._rows(records), records.end, records.read)
             start = records.end
         if not start.row:
-            raise DataError("the file has no records, only blank lines", path=self._path)
+            raise DataError("the file has no records, only blank lines", path=self._file.path)
 
     def sizes(self) -> Sizes:
         return Sizes(len(self._vectorizer.vocabulary), len(self._space))

@@ -46,7 +46,6 @@ class Kernel(Part):
     """
 
     per_function: bool = False
-    needs_dense: bool = False
 
     @abstractmethod
     def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:

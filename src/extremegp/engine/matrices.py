@@ -7,7 +7,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix
+from scipy.sparse import csr_matrix, issparse
 
 FloatCSR: TypeAlias = "csr_matrix[np.float32]"
 """A float32 CSR matrix with sorted, unique column indices in every row."""
@@ -16,6 +16,10 @@ FloatMatrix: TypeAlias = "csr_matrix[np.float32] | NDArray[np.float32]"
 
 # Stored entries of the blocks in which whole data are worked on.
 _BLOCK_ENTRIES = 1 << 22
+
+# Shares of entries that are not zero up to which products of stored entries are faster than those of arrays: less where
+# what they are multiplied with is too wide for the caches.
+_WIDE, _FEW_ENTRIES, _FEW_OF_WIDE = 8192, 0.2, 0.07
 
 
 def is_mapped(X: Any) -> bool:
@@ -28,6 +32,32 @@ def is_mapped(X: Any) -> bool:
             return True
         base = base.base
     return False
+
+
+def mostly_zero(X: csr_matrix[Any] | NDArray[Any], n_rows: int | None = None) -> bool:
+    """Whether so few entries are not zero that products take less time as CSR than as an array.
+
+    It is a fact of the numbers, however they are held: what goes by it rounds alike for CSR and arrays.
+
+    Args:
+        X: N x D.
+        n_rows: how many rows to look at, spread evenly; None for all.
+    """
+    if n_rows is not None and n_rows < X.shape[0]:
+        X = X[np.linspace(0, X.shape[0] - 1, n_rows).astype(np.int64)]
+    n_entries = np.count_nonzero(X.data if issparse(X) else X)
+    share = _FEW_ENTRIES if X.shape[1] <= _WIDE else _FEW_OF_WIDE
+    return bool(n_entries <= share * X.shape[0] * X.shape[1])
+
+
+def suited_form(X: FloatMatrix) -> FloatMatrix:
+    """X as CSR where `mostly_zero`, else as an array, unless that would take several times the memory of CSR."""
+    if is_mapped(X) or (issparse(X) and X.shape[1] > _WIDE):
+        return X
+    if mostly_zero(X):
+        return csr_matrix(X)
+    array: NDArray[np.float32] = X.toarray() if issparse(X) else X
+    return array
 
 
 def csr_of(data: NDArray[Any], indices: NDArray[Any], indptr: NDArray[Any], shape: tuple[int, int]) -> FloatCSR:

@@ -83,8 +83,10 @@ class Part(nn.Module, ABC):
 
     Attributes:
         index_limits: exclusive upper bounds of the entries of integer buffers, by name.
+        needs_dense: whether inputs must be arrays.
     """
 
+    needs_dense: bool = False
     index_limits: Mapping[str, int] = {}
     _arguments: tuple[Any, ...]
     _keywords: dict[str, Any]

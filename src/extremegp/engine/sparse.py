@@ -13,6 +13,10 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extremegp.engine.matrices import csr_of, mostly_zero
+
+_ROWS_LOOKED_AT = 64
+
 
 @dataclass(frozen=True)
 class SparseRows:
@@ -158,6 +162,40 @@ def row_block(
         return SparseRows.from_scipy(block, dtype=dtype, device=device)
     # What is mapped from a file is read-only, which tensors cannot be.
     return torch.from_numpy(np.require(block, requirements=["C", "W"])).to(device=device, dtype=dtype)
+
+
+def suited_block(
+    matrix: Matrix,
+    rows: slice,
+    *,
+    dense: bool = False,
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str | None = None,
+) -> Inputs:
+    """Some rows of a matrix in the form that is faster for them, the same for CSR and arrays of equal numbers.
+
+    Args:
+        matrix: N x D.
+        rows: which.
+        dense: they must be an array.
+        dtype: of the result.
+        device: where it is to be.
+    """
+    block = matrix[rows]
+    if dense or not mostly_zero(block, _ROWS_LOOKED_AT):
+        block = block.toarray() if scipy.sparse.issparse(block) else block
+    elif not scipy.sparse.issparse(block):
+        block = _compressed(block)
+    return row_block(block, slice(None), dtype=dtype, device=device)
+
+
+def _compressed(array: NDArray[Any]) -> scipy.sparse.csr_matrix:
+    """An array as CSR, several times faster than SciPy makes one."""
+    n_rows, n_columns = array.shape
+    stored = array != 0
+    entries, counts = np.flatnonzero(stored), np.count_nonzero(stored, axis=1)
+    columns = entries - np.repeat(np.arange(n_rows) * n_columns, counts)
+    return csr_of(array.reshape(-1)[entries], columns, np.concatenate([[0], np.cumsum(counts)]), (n_rows, n_columns))
 
 
 @torch.no_grad()

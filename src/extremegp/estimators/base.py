@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import math
+import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -16,6 +17,7 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import ClassSpace, Features, FloatMatrix, LabelSpace, Template
+from extremegp.data.frames import column_names, shortened
 from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods import Likelihood
@@ -44,6 +46,7 @@ class GPEstimator(BaseEstimator):
 
     _target_kinds: ClassVar[tuple[str, ...]]
     _kept: Kept
+    label_titles_: list[str] | None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -74,13 +77,14 @@ class GPEstimator(BaseEstimator):
         self.label_counts_ = label_counts
         self.n_rows_ = n_rows
         self.instance_noise_ = instance_noise
+        self.label_titles_ = None
         if isinstance(space, ClassSpace):
             self.classes_ = space.classes
         else:
             self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
         if features.kind not in ("text", "sequences"):
             self.n_features_in_ = features.n_features_in
-        if feature_names is not None:
+        if feature_names is not None and features.kind != "text":
             self.feature_names_in_ = np.array(feature_names, dtype=object)
         elif hasattr(self, "feature_names_in_"):
             del self.feature_names_in_
@@ -99,7 +103,15 @@ class GPEstimator(BaseEstimator):
         known = getattr(self, "feature_names_in_", None)
         check_columns(X, None if known is None else known.tolist())
         assert isinstance(self.features_, Features)
-        return self.features_.transform(X)
+        x = self.features_.transform(X)
+        if n_unknown := self.features_.n_unknown(x):
+            warnings.warn(
+                f"{n_unknown} of {x.shape[0]} texts have no word that is known from training: nothing can be told from "
+                "them, and they all get the same answer",
+                UserWarning,
+                stacklevel=3,
+            )
+        return x
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted estimator to a folder: config.json and tensors.safetensors, atomically.
@@ -120,6 +132,7 @@ class GPEstimator(BaseEstimator):
             "history": self.history_,
             "n_rows": self.n_rows_,
             "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
+            "label_titles": self.label_titles_,
         }
         tensors = {f"model.{name}": tensor for name, tensor in self.model_.state_dict().items()}
         tensors |= {f"features.{name}": torch.from_numpy(np.array(array)) for name, array in feature_arrays.items()}
@@ -176,6 +189,7 @@ class GPEstimator(BaseEstimator):
             instance_noise=_instance_noise(_part(tensors, _NOISE), model, device, folder),
             feature_names=_feature_names(config.get("feature_names"), features, folder),
         )
+        estimator.label_titles_ = _label_titles(config.get("label_titles"), settings.n_labels, folder)
         return estimator
 
     @classmethod
@@ -258,8 +272,14 @@ class VariationalEstimator(GPEstimator):
         """Become fitted; `known` is what `_adopt` takes besides."""
         # What was kept of another model takes memory.
         self._kept = Kept()
+        params = self.get_params(deep=False)
+        if "features" in params:
+            # What "auto" chose.
+            params["features"] = known["features"].kind
+        if not getattr(params["kernel"], "needs_dense", False):
+            data, held_out = data.in_suited_form(), held_out and held_out.in_suited_form()
         fitted = fit_model(
-            self.get_params(deep=False),
+            params,
             data,
             held_out,
             translate=lambda params: self._translated(params, data),
@@ -304,12 +324,6 @@ class RowEstimator(VariationalEstimator):
         return means, variances
 
 
-def column_names(X: Any) -> list[str] | None:
-    """The names of the columns of a data frame, if all of them are strings, as scikit-learn takes them."""
-    names = list(getattr(X, "columns", ()))
-    return names if names and all(isinstance(name, str) for name in names) else None
-
-
 def check_columns(X: Any, known: list[str] | None) -> None:
     """Refuse a data frame whose columns are not those of training in their order, where both have names.
 
@@ -318,10 +332,10 @@ def check_columns(X: Any, known: list[str] | None) -> None:
     """
     names = column_names(X)
     if names is not None and known is not None and names != known:
-        differ = sorted(set(names).symmetric_difference(known))
+        differ = sorted(map(repr, set(names).symmetric_difference(known)))
         raise DataError(
             "The feature names should match those that were passed during fit, in their order (feature_names_in_); "
-            + (f"only one of the two has {', '.join(map(repr, differ[:5]))}" if differ else "their order differs")
+            + (f"only one of the two has {shortened(differ)}" if differ else "their order differs")
         )
 
 
@@ -400,6 +414,14 @@ def _instance_noise(
     ):
         raise ModelFormatError(f"{folder}: the scatter of instances does not fit {n_functions} latent functions")
     return InstanceNoise(**{name: part.to(device) for name, part in parts.items()})
+
+
+def _label_titles(titles: Any, n_labels: int, folder: str | Path) -> list[str] | None:
+    if titles is None:
+        return None
+    if not isinstance(titles, list) or len(titles) != n_labels or not all(isinstance(title, str) for title in titles):
+        raise ModelFormatError(f"{folder}: there are not {n_labels} titles of labels")
+    return titles
 
 
 def _feature_names(names: Any, features: Features | SequenceFeatures, folder: str | Path) -> list[str] | None:

@@ -17,7 +17,7 @@ from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
 from extremegp.data.rows import take_rows
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.latents import Marginals
-from extremegp.engine.matrices import is_mapped
+from extremegp.engine.matrices import is_mapped, suited_form
 from extremegp.engine.mean import points_kept
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
@@ -69,6 +69,10 @@ class Examples(NamedTuple):
         ends, lengths = np.cumsum(self.lengths)[units], self.lengths[units]
         rows = np.concatenate([np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)])
         return Examples(self.x[rows], self.y[rows], lengths)
+
+    def in_suited_form(self) -> Examples:
+        """With inputs in the form that is faster for them, CSR or an array: equal numbers then train equal models."""
+        return self._replace(x=suited_form(self.x))
 
     def arrays(self) -> list[Any]:
         """All of it, for a fingerprint."""
@@ -126,8 +130,12 @@ def fit_model(
     """
     machine = world(checked_device(params["device"]))
     dtype = DTYPES[choice("dtype", params["dtype"], DTYPES)]
-    reporter = ProgressReporter() if params["verbose"] and machine.leads else NoReporter()
     validated = held_out is not None
+    reporter: Reporter = NoReporter()
+    if params["verbose"] and machine.leads:
+        reporter = ProgressReporter(
+            time_budget=params["time_budget"], early_stopping=params["patience"] if validated else None
+        )
     plan = _planned(params, data, translate, machine, dtype.itemsize, seed=seed, validated=validated, reporter=reporter)
     settings, training = plan.model, plan.training
     for inputs in (data.x, *(() if held_out is None else (held_out.x,))):

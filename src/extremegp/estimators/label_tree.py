@@ -15,12 +15,13 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import FloatMatrix
+from extremegp.data.frames import column_names
 from extremegp.engine.matrices import column_counts
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
-from extremegp.estimators.base import check_columns, column_names
+from extremegp.estimators.base import check_columns
 from extremegp.estimators.fitting import fingerprint
-from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
+from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encode_as_known
 from extremegp.estimators.parameters import RunParameters
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.settings.domains import number
@@ -106,10 +107,12 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         """Train the model.
 
         Args:
-            X: inputs, N x D, CSR or dense; with features="text" a list of N strings.
-            Y: labels: an N x K indicator (sparse or array), or N lists of label names.
+            X: inputs, N x D, CSR or dense; with features="text" N strings, as a list, a column or a data
+                frame of one.
+            Y: labels: an N x K indicator (sparse, array or data frame), or N lists of label names.
             validation: (X, Y) to report P@1 on, in `history_`.
-            label_names: names of the K columns where Y is an indicator; by default their numbers.
+            label_names: names of the K columns where Y is an indicator; by default those of the data frame, or their
+                numbers.
 
         Raises:
             DataError: X or Y cannot be used, or their lengths differ; fewer than two rows have a label.
@@ -120,16 +123,19 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if Y is None:
             raise DataError("LabelTreeGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
-        features, x, y, _, space, target_kind = self._training_rows(X, Y, label_names)
+        features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         x, y = (scipy.sparse.csr_matrix(matrix, dtype=np.float32) for matrix in (x, y))
         if validation is not None:
-            check_columns(validation[0], column_names(X))
+            check_columns(validation[0], None if features.kind == "text" else column_names(X))
         if np.count_nonzero(np.diff(y.indptr)) < 2:
             raise DataError("fewer than two rows have a label: nothing can be learnt from them")
         if not np.isfinite(x.multiply(x).sum(axis=1)).all():
             raise DataError("X has numbers whose squares float32 cannot hold: scale it, as features='unit' does")
         if not x.has_sorted_indices:
             x = x.sorted_indices()
+        if validation is not None:
+            # Refused before the work: they are judged after it.
+            encode_as_known(validation[1], y.shape[1], space, counts=False, name="the Y of validation")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         machine = world("cpu")
         # Processes that start at different moments see different free memory.
@@ -173,6 +179,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             SettingsError: one is outside its domain.
         """
         memory_limit(self.max_memory)
+        self.new_features("text")
         self._training(n_rows=100, n_labels=100, seed=0)
 
     def _training(self, n_rows: int, n_labels: int, seed: int, most_weights: int = _MOST_WEIGHTS) -> TreeTraining:

@@ -12,13 +12,14 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import ClassSpace, FloatMatrix, encode_classes, make_features, one_hot, suited_features
+from extremegp.data import ClassSpace, FloatMatrix, encode_classes, one_hot, suited_features
+from extremegp.data.frames import column_names
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
-from extremegp.estimators.base import RowEstimator, check_columns, column_names
+from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.classes import ClassEstimator, Uncertainty
 from extremegp.estimators.fitting import Examples, check_lengths, split
-from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
+from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import stack
 from extremegp.settings.domains import number
@@ -26,7 +27,9 @@ from extremegp.settings.resolve import class_params
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, ClassifierMixin, RowEstimator, ClassEstimator):
+class MultiClassGPClassifier(
+    RowTrainingParameters, SparseGPParameters, TextParameters, ClassifierMixin, RowEstimator, ClassEstimator
+):
     """Classification into one of K classes by sparse variational Gaussian processes (T chapter 3; X).
 
     Every class has a utility, a Gaussian process or a mixture of some that the classes share, and the utilities have a
@@ -96,7 +99,8 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         """Train the model.
 
         Args:
-            X: inputs, N x D, CSR or dense; with features="text" a list of N strings.
+            X: inputs, N x D, CSR or dense; with features="text" N strings, as a list, a column or a data
+                frame of one.
             y: the class of every row, N strings, integers or booleans; at least two classes.
             validation: (X, y) to choose the best epoch on, instead of `validation_fraction`.
 
@@ -112,7 +116,7 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         if y is None:
             raise DataError("MultiClassGPClassifier requires y to be passed, but the target y is None")
         kind = suited_features(X) if self.features == "auto" else self.features
-        features = make_features(kind).fit(X)
+        features = self.new_features(kind).fit(X)
         x: FloatMatrix = features.transform(X)
         codes, classes = encode_classes(y)
         space = ClassSpace(classes)
@@ -124,7 +128,7 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         if validation is None:
             data, held_out = split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         else:
-            check_columns(validation[0], column_names(X))
+            check_columns(validation[0], None if features.kind == "text" else column_names(X))
             held_x = features.transform(validation[0])
             held_out = Examples(held_x, one_hot(space.encode(validation[1], unknown="ignore"), n_classes))
             check_lengths(held_out.x, held_out.y)
@@ -144,6 +148,7 @@ class MultiClassGPClassifier(RowTrainingParameters, SparseGPParameters, Classifi
         return self
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
+        self.new_features("text")
         kind = params["features"]
         if kind == "auto":
             kind = "unit" if data is None or scipy.sparse.issparse(data.x) else "standard"

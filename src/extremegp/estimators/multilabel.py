@@ -11,13 +11,14 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets
+from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace
+from extremegp.data.frames import column_names
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.matrices import column_counts
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.base import RowEstimator, check_columns, column_names
+from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.fitting import Examples, check_lengths, split
-from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, checked_ranking
+from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, checked_ranking, encode_as_known
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
 from extremegp.metrics import TopK
 from extremegp.prediction.known_labels import GivenVariance
@@ -89,11 +90,13 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         """Train the model.
 
         Args:
-            X: inputs, N x D, CSR or dense; with features="text" a list of N strings.
-            Y: labels: an N x K indicator (sparse or array), or N lists of label names; of a likelihood of counts,
-                N x K counts.
+            X: inputs, N x D, CSR or dense; with features="text" N strings, as a list, a column or a data
+                frame of one.
+            Y: labels: an N x K indicator (sparse, array or data frame), or N lists of label names; of a likelihood of
+                counts, N x K counts.
             validation: (X, Y) to choose the best epoch on, instead of `validation_fraction`.
-            label_names: names of the K columns where Y is an indicator; by default their numbers.
+            label_names: names of the K columns where Y is an indicator; by default those of the data frame, or their
+                numbers.
 
         Returns:
             The estimator itself.
@@ -106,7 +109,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         """
         if Y is None:
             raise DataError("MultiLabelGPClassifier requires y to be passed, but the target y is None")
-        features, x, y, names, space, target_kind = self._training_rows(X, Y, label_names)
+        features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         if not y.nnz:
             raise DataError("no row has any label: Y holds no positive entry")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
@@ -114,8 +117,8 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         label_counts, n_rows = column_counts(y), x.shape[0]
         propensities = label_propensities(self.propensity, label_counts=label_counts, n_rows=n_rows)
         if validation is not None:
-            check_columns(validation[0], column_names(X))
-        data, held_out = self._split(Examples(x, y), features, names, validation, rng)
+            check_columns(validation[0], None if features.kind == "text" else column_names(X))
+        data, held_out = self._split(Examples(x, y), features, space, validation, rng)
         self._train(
             data,
             held_out,
@@ -133,6 +136,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         return self
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
+        self.new_features("text")
         likelihood = params["likelihood"]
         if not isinstance(likelihood, Likelihood):
             choice("likelihood", likelihood, ("bernoulli",))
@@ -247,7 +251,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         self,
         data: Examples,
         features: Features,
-        names: LabelSpace | None,
+        space: LabelSpace | None,
         validation: tuple[Any, Any] | None,
         rng: np.random.Generator,
     ) -> tuple[Examples, Examples | None]:
@@ -255,13 +259,8 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         if validation is None:
             return split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         held_x = features.transform(validation[0])
-        held_y = (
-            encode_targets(validation[1], counts=self._has_counts)[0]
-            if names is None
-            else names.encode(validation[1], unknown="ignore")
+        held_y = encode_as_known(
+            validation[1], data.y.shape[1], space, counts=self._has_counts, name="the Y of validation"
         )
         check_lengths(held_x, held_y)
-        n_labels = data.y.shape[1]
-        if held_y.shape[1] != n_labels:
-            raise DataError(f"the validation labels have {held_y.shape[1]} columns, the training labels {n_labels}")
         return data, Examples(held_x, held_y)

@@ -13,10 +13,12 @@ from numpy.typing import NDArray
 from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, make_features
+from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, frames
+from extremegp.data.labels import check_label_names, refuse_nested_indicator
 from extremegp.errors import DataError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.fitting import check_lengths, named_columns
+from extremegp.estimators.parameters import TextParameters
 from extremegp.label_tree import LabelTreePredictor
 from extremegp.metrics import TopK
 from extremegp.metrics.ranking import judge
@@ -31,21 +33,19 @@ class TrainingRows(NamedTuple):
         features: the features step, fitted.
         x: inputs, N x D.
         y: labels that are 1, N x K.
-        names: of the labels, where the targets are lists of them.
-        space: these, or the names of the columns; None if labels have none.
+        space: the names of the labels; None if they have none.
         target_kind: the form of the targets, which predictions take.
     """
 
     features: Features
     x: FloatMatrix
     y: FloatCSR
-    names: LabelSpace | None
     space: LabelSpace | None
     target_kind: str
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class MultiLabelEstimator(ClassifierMixin, GPEstimator):
+class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
     """A classifier of rows with any number of labels.
 
     Args:
@@ -133,19 +133,12 @@ class MultiLabelEstimator(ClassifierMixin, GPEstimator):
         """Labels of new rows as an N x K indicator over the training labels.
 
         Raises:
-            DataError: Y has another number of columns than there are labels.
+            DataError: Y has other columns than the labels of training, or cannot be used.
         """
         check_is_fitted(self, "model_")
-        if self.label_space_ is not None and isinstance(Y, (list, tuple)):
-            return self.label_space_.encode(Y, unknown="ignore")
-        y, space = encode_targets(Y, counts=self._has_counts)
+        y = encode_as_known(Y, self.settings_.n_labels, self.label_space_, counts=self._has_counts)
         # Of counts, a label is present where there is any.
-        y = y.sign() if self._has_counts else y
-        if space is not None:
-            raise DataError("Y holds label names, but the model was trained on an indicator without names")
-        if y.shape[1] != self.settings_.n_labels:
-            raise DataError(f"Y has {y.shape[1]} labels, but the model was trained with {self.settings_.n_labels}")
-        return y
+        return y.sign() if self._has_counts else y
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -163,13 +156,15 @@ class MultiLabelEstimator(ClassifierMixin, GPEstimator):
         Raises:
             DataError: X, Y or the names cannot be used, or do not fit each other.
         """
-        features = make_features(self.features).fit(X)
+        features = self.new_features(self.features).fit(X)
         x: FloatMatrix = features.transform(X)
         y, names = encode_targets(Y, counts=self._has_counts)
         check_lengths(x, y)
+        if label_names is None:
+            label_names = frames.label_names(Y)
         space = names if label_names is None else named_columns(label_names, y, names)
-        kind = "lists" if names is not None else "sparse" if scipy.sparse.issparse(Y) else "dense"
-        return TrainingRows(features, x, y, names, space, kind)
+        kind = "lists" if names is not None else "sparse" if frames.is_sparse(Y) else "dense"
+        return TrainingRows(features, x, y, space, kind)
 
     def _likely(self, x: FloatMatrix) -> Iterator[scipy.sparse.csr_matrix]:
         """1 where a label has p(y = 1) of at least one half, a block of rows at a time."""
@@ -180,6 +175,32 @@ class MultiLabelEstimator(ClassifierMixin, GPEstimator):
         """The best labels of all rows in the form that `predict_topk` was asked for."""
         best = TopK.concatenate([best for _, best, _ in ranked])
         return best.to_csr(self.settings_.n_labels) if output == "csr" else best
+
+
+def encode_as_known(Y: Any, n_labels: int, space: LabelSpace | None, *, counts: bool, name: str = "Y") -> FloatCSR:
+    """Labels of other rows than those of training as an N x K indicator, or counts.
+
+    Args:
+        Y: as in `fit`; label names that training had not are left out.
+        n_labels: K.
+        space: the names of the labels of training, if they have any.
+        counts: take counts for an indicator.
+        name: what to call Y in messages.
+
+    Raises:
+        DataError: Y has other columns than the labels of training, or cannot be used.
+    """
+    lists = frames.lists_of(Y)
+    if lists is not None and space is not None:
+        refuse_nested_indicator(lists, name)
+        return space.encode(lists, unknown="ignore")
+    y, names = encode_targets(Y, counts=counts)
+    if names is not None:
+        raise DataError(f"{name} holds label names, but the model was trained on an indicator without names")
+    check_label_names(Y, space, name)
+    if y.shape[1] != n_labels:
+        raise DataError(f"{name} has {y.shape[1]} labels, but the model was trained with {n_labels}")
+    return y
 
 
 def checked_ranking(k: Any, by: Any, output: Any) -> tuple[int, RankedBy]:

@@ -12,10 +12,11 @@ import re
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 
+from extremegp.data import Features, make_features
 from extremegp.engine.kernels import Kernel
 
 _ARGS = re.compile(r"^Args:\n((?: {4}.*\n?|\n)*)", re.MULTILINE)
@@ -74,6 +75,37 @@ class TrainingParameters(RunParameters):
     max_memory: int | str | None = None
     dtype: Literal["float32", "float64"] = "float32"
     device: str = "cpu"
+
+
+@dataclass(kw_only=True, repr=False, eq=False)
+class TextParameters:
+    """What the words of texts are, where these are the features.
+
+    Args:
+        analyzer: what counts as a word of texts: "word" is two or more letters or digits beside each other; "auto" is
+            that too, but of scripts without spaces between words, such as Chinese, Japanese and Thai, sequences of one
+            to four characters, and words of Indic scripts with their vowel signs. "char" is sequences of characters,
+            "char_wb" those within words, for sub-words.
+        ngram_range: the shortest and the longest sequence of such words, or of characters with "char" and "char_wb",
+            that is a feature; "auto" is (1, 1) of words and (2, 4) of characters.
+        lowercase: whether letters of texts are made small first.
+        min_df: in how many training texts a word must occur to be a feature.
+        max_features: how many words of texts to keep, the most frequent; None for all.
+    """
+
+    analyzer: Literal["auto", "word", "char", "char_wb"] = "auto"
+    ngram_range: tuple[int, int] | Literal["auto"] = "auto"
+    lowercase: bool = True
+    min_df: int = 2
+    max_features: int | None = None
+
+    def new_features(self, kind: Any) -> Features:
+        """An unfitted features step of this kind.
+
+        Raises:
+            SettingsError: another kind, or a parameter outside its domain.
+        """
+        return make_features(kind, **{name: getattr(self, name) for name in TextParameters.__dataclass_fields__})
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

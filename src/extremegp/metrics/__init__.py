@@ -1,6 +1,8 @@
-"""Metrics: ranking and propensity-scored ranking from the k best labels, probabilities, classes, sequences, spans."""
+"""Metrics: ranking and propensity-scored ranking from the k best labels, probabilities, labels, classes, sequences."""
 
-from extremegp.metrics.classification import ClassMetrics, PerClass, evaluate_classes
+from extremegp.metrics.classification import ClassMetrics, evaluate_classes
+from extremegp.metrics.confusion import PerClass
+from extremegp.metrics.labels import LabelMetrics, PerLabel, PrecisionRecall, evaluate_labels
 from extremegp.metrics.probability import (
     ProbabilityMetrics,
     Reliability,
@@ -20,7 +22,10 @@ from extremegp.metrics.topk import TopK
 __all__ = [
     "PROPENSITY_PRESETS",
     "ClassMetrics",
+    "LabelMetrics",
     "PerClass",
+    "PerLabel",
+    "PrecisionRecall",
     "ProbabilityMetrics",
     "Reliability",
     "RiskCoverage",
@@ -30,6 +35,7 @@ __all__ = [
     "TopProbabilityMetrics",
     "brier_score",
     "evaluate_classes",
+    "evaluate_labels",
     "evaluate_sequences",
     "evaluate_topk",
     "expected_calibration_error",

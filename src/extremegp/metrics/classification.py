@@ -7,7 +7,6 @@ descending, then class ascending; the first is the predicted class.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
 from extremegp.errors import DataError, SettingsError
+from extremegp.metrics.confusion import Confusion, PerClass
 from extremegp.metrics.probability import Bins, Reliability
 from extremegp.metrics.topk import TopK, check_positive_int
 
@@ -26,27 +26,6 @@ SMALLEST = 2.0**-149
 
 SUM_TOLERANCE = 1e-3
 """How far from 1 the probabilities of a row may sum."""
-
-
-@dataclass(frozen=True, eq=False)
-class PerClass:
-    """What was predicted of each class. Without a row to divide by, a ratio is 0.
-
-    Args:
-        support: K, number of rows of the class.
-        predicted: K, number of rows predicted to be of the class, those of unknown class included.
-        true_positives: K, number of rows of the class predicted to be so.
-        precision: K, true_positives / predicted; 0 for a class never predicted.
-        recall: K, true_positives / support; 0 for a class without rows.
-        f1: K, harmonic mean of precision and recall, 2 true_positives / (support + predicted); 0 where both are 0.
-    """
-
-    support: NDArray[np.int64]
-    predicted: NDArray[np.int64]
-    true_positives: NDArray[np.int64]
-    precision: NDArray[np.float64]
-    recall: NDArray[np.float64]
-    f1: NDArray[np.float64]
 
 
 class ClassMetrics:
@@ -77,15 +56,12 @@ class ClassMetrics:
         # Right rows at k = 1, 2, ...
         self._right = np.zeros(min(max((1, *self.ks)), self.n_classes), dtype=np.int64)
         self._bins = Bins(self.n_bins)
-        # Rows by true and predicted class, unknown classes last; `_pending` are those not yet added.
-        self._counts = self._tabulate(np.empty((2, 0), dtype=np.int64))
-        self._pending: list[NDArray[np.int64]] = []
-        self._n_pending = 0
+        self._confusion = Confusion(self.n_classes)
 
     @property
     def n_unknown(self) -> int:
         """Number of rows so far whose class was never seen in training."""
-        return int(self._confusion()[self.n_classes].sum())
+        return self._confusion.n_unknown
 
     def update(self, probabilities: ArrayLike, truth: ArrayLike) -> None:
         """Add a block of rows.
@@ -113,7 +89,7 @@ class ClassMetrics:
         squares = np.einsum("bk,bk->", block, block, dtype=np.float64, casting="same_kind")
         self._squares += float(squares + (1.0 - 2.0 * own).sum())
         self._bins.add(block[rows, best[:, 0]].astype(np.float64), hits[:, 0])
-        self._add_pairs(np.stack([np.where(classes == UNKNOWN, self.n_classes, classes), best[:, 0]]))
+        self._confusion.add(classes, best[:, 0])
 
     def _check(self, block: NDArray[Any], classes: NDArray[Any]) -> None:
         if block.ndim != 2 or block.dtype.kind != "f" or block.shape[1] != self.n_classes:
@@ -140,23 +116,6 @@ class ClassMetrics:
                 "probabilities of a row must be at least 0 and sum to 1; pass probabilities, not logits"
             )
 
-    def _add_pairs(self, pairs: NDArray[np.int64]) -> None:
-        self._pending.append(pairs)
-        self._n_pending += pairs.shape[1]
-        # Adding costs as much as is stored, so it waits until as much has come.
-        if self._n_pending > self._counts.nnz + self.n_classes:
-            self._confusion()
-
-    def _confusion(self) -> csr_matrix:
-        if self._pending:
-            self._counts = self._counts + self._tabulate(np.concatenate(self._pending, axis=1))
-            self._pending, self._n_pending = [], 0
-        return self._counts
-
-    def _tabulate(self, pairs: NDArray[np.int64]) -> csr_matrix:
-        ones = np.ones(pairs.shape[1], dtype=np.int64)
-        return csr_matrix((ones, (pairs[0], pairs[1])), shape=(self.n_classes + 1, self.n_classes))
-
     def merge(self, other: ClassMetrics) -> None:
         """Add what another accumulator has seen, as if its blocks had come here.
 
@@ -176,7 +135,7 @@ class ClassMetrics:
         self._negative_log += other._negative_log
         self._squares += other._squares
         self._bins.sums += other._bins.sums
-        self._counts = self._confusion() + other._confusion()
+        self._confusion.merge(other._confusion)
 
     def compute(self) -> dict[str, float]:
         """Give the metrics of all rows so far.
@@ -220,12 +179,7 @@ class ClassMetrics:
 
     def per_class(self) -> PerClass:
         """Give the counts of each class and its precision, recall and F1 over all rows so far."""
-        counts = self._confusion()
-        support = np.asarray(counts.sum(axis=1)).ravel()[: self.n_classes]
-        predicted = np.asarray(counts.sum(axis=0)).ravel()
-        true = counts.diagonal()
-        precision, recall = _ratio(true, predicted), _ratio(true, support)
-        return PerClass(support, predicted, true, precision, recall, _ratio(2 * true, support + predicted))
+        return self._confusion.per_class()
 
     def confusion(self) -> csr_matrix:
         """Give the number of rows of each true and predicted class so far.
@@ -233,7 +187,7 @@ class ClassMetrics:
         Returns:
             K x K counts, true classes down, predicted classes across; rows of unknown class are left out.
         """
-        return self._confusion()[: self.n_classes].copy()
+        return self._confusion.matrix()
 
 
 def evaluate_classes(
@@ -249,7 +203,3 @@ def evaluate_classes(
     metrics = ClassMetrics(block.shape[1], n_bins=n_bins, ks=ks)
     metrics.update(block, truth)
     return metrics.compute()
-
-
-def _ratio(part: NDArray[np.int64], whole: NDArray[np.int64]) -> NDArray[np.float64]:
-    return np.divide(part, whole, out=np.zeros(len(whole)), where=whole > 0)

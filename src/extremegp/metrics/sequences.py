@@ -11,9 +11,11 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_matrix
 
 from extremegp.errors import DataError, SettingsError
 from extremegp.metrics.classification import SMALLEST, SUM_TOLERANCE, UNKNOWN, ClassMetrics
+from extremegp.metrics.confusion import Confusion, PerClass
 from extremegp.metrics.selective import RiskCoverage, risk_coverage
 from extremegp.metrics.spans import SpanCounts, SpanScore, looks_like_spans
 
@@ -51,6 +53,7 @@ class SequenceMetrics:
             raise SettingsError(f"scheme {scheme!r} is how spans are read; leave it out with spans=False")
         wanted = scheme is not None or looks_like_spans(self.classes) if spans is None else spans
         self._spans = SpanCounts(self.classes, scheme) if wanted else None
+        self._confusion = Confusion(len(self.classes))
         self._n_tokens = 0
         self._n_sequences = 0
         self._n_wrong_sequences = 0
@@ -107,6 +110,7 @@ class SequenceMetrics:
         self.tokens.update(block, codes)
 
         wrong = codes != labels
+        self._confusion.add(codes, labels)
         own = block[~unknown, codes[~unknown]].astype(np.float64)
         self._n_tokens += len(codes)
         self._n_sequences += len(sizes)
@@ -211,6 +215,18 @@ class SequenceMetrics:
         if not self._correct:
             raise DataError("no sequences have been added; call update with a block of them first")
         return risk_coverage(np.concatenate(self._correct), np.concatenate(self._confidence))
+
+    def per_label(self) -> PerClass:
+        """Give the counts of each label's tokens so far, as predicted, and its precision, recall and F1."""
+        return self._confusion.per_class()
+
+    def confusion(self) -> csr_matrix:
+        """Give the number of tokens of each true and predicted label so far.
+
+        Returns:
+            V x V counts, true labels down, predicted labels across; tokens of a label never seen are left out.
+        """
+        return self._confusion.matrix()
 
     def span_scores(self) -> dict[str, SpanScore]:
         """Give the counts of spans so far for each known type, in alphabetical order; that of letters alone is "_".

@@ -15,12 +15,15 @@ from scipy.sparse import csr_matrix
 from torch import Tensor
 
 from extremegp.data import FloatCSR, LabelSpace, check_inputs
+from extremegp.data.frames import lists_of
+from extremegp.data.labels import check_label_names, refuse_nested_indicator
 from extremegp.engine.integrals.races import entropy_parts
 from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods.linear_chain import ChainDraws, LinearChain
-from extremegp.engine.matrices import entry_position
+from extremegp.engine.matrices import entry_position, mostly_zero
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.sparse import Matrix, SparseRows, row_block
+from extremegp.engine.part import parts_of
+from extremegp.engine.sparse import Inputs, Matrix, SparseRows, suited_block
 from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError
 from extremegp.metrics import TopK
@@ -29,6 +32,7 @@ from extremegp.prediction.known_labels import GivenVariance, InstanceNoise, mean
 
 _BLOCK_ELEMENTS = 1 << 22
 _DRAWN_ELEMENTS = 1 << 24
+_ROWS_LOOKED_AT = 256
 _MIN_LABELS = 1 << 14
 """Labels in a block of B x labels at the least, where there are more: narrower products are slow."""
 
@@ -68,6 +72,7 @@ class Predictor:
         self._like, self._dtype, self._device = bias, bias.dtype, bias.device
         self._noise = InstanceNoise.none(bias, model.latents.n_functions) if noise is None else noise
         self._given_variance: GivenVariance = given_variance
+        self._needs_dense = any(part.needs_dense for part in parts_of(model))
 
     def using(self, *, given_variance: GivenVariance | None = None, n_draws: int | None = None) -> Predictor:
         """The same one with other arguments, as in the constructor: nothing is conditioned again."""
@@ -87,10 +92,8 @@ class Predictor:
             width: how many numbers the caller makes of every row; K by default.
         """
         widest = max(width or self._model.mixing.n_utilities, self._model.latents.n_functions)
-        step = max(1, _BLOCK_ELEMENTS // max(widest, self._conditioned.width, 512))
-        for start in range(0, x.shape[0], step):
-            rows = slice(start, min(start + step, x.shape[0]))
-            block = row_block(x, rows, dtype=self._dtype, device=self._device)
+        for rows in self._row_slices(x, max(widest, self._conditioned.width, 512)):
+            block = self._inputs(x, rows)
             logits = None if mean_logits is None else torch.from_numpy(mean_logits[rows]).to(self._like)
             with torch.no_grad():
                 utilities = self._model.utilities(self._conditioned, block, logits)
@@ -103,8 +106,18 @@ class Predictor:
         if function is None:
             return None
         with torch.no_grad():
-            logits: NDArray[np.float32] = function.logits(row_block(x, slice(None), dtype=self._dtype)).cpu().numpy()
+            blocks = [function.logits(self._inputs(x, rows)).cpu() for rows in self._row_slices(x, 512)]
+        logits: NDArray[np.float32] = torch.cat(blocks).numpy()
         return logits
+
+    def _row_slices(self, x: Matrix, width: int) -> Iterator[slice]:
+        """Blocks of rows of which `width` numbers each, and the inputs, are no more than there is room for."""
+        step = max(1, _BLOCK_ELEMENTS // (width if mostly_zero(x, _ROWS_LOOKED_AT) else max(width, x.shape[1])))
+        for start in range(0, x.shape[0], step):
+            yield slice(start, min(start + step, x.shape[0]))
+
+    def _inputs(self, x: Matrix, rows: slice) -> Inputs:
+        return suited_block(x, rows, dense=self._needs_dense, dtype=self._dtype, device=self._device)
 
     def mean_utilities(
         self, x: Matrix, given: scipy.sparse.csr_matrix | None = None
@@ -260,7 +273,7 @@ class Predictor:
         return likelihood.draws_of(f, sequences, torch.from_numpy(lengths).to(self._device), self._generator(1))
 
     def _draws(self, x: Matrix, rows: slice) -> Float[Tensor, "R B K"]:
-        block = row_block(x, rows, dtype=self._dtype, device=self._device)
+        block = self._inputs(x, rows)
         length = torch.tensor([rows.stop - rows.start], device=self._device)
         return self._model.utilities(self._conditioned, block).draws(length, self.n_draws, self._generator())
 
@@ -291,11 +304,14 @@ def check_given(given: Any, n_labels: int, space: LabelSpace | None = None) -> F
     Raises:
         DataError: another number of labels, another value than -1, 0 and 1, or an unknown name.
     """
-    if isinstance(given, (list, tuple)):
+    lists = lists_of(given)
+    if lists is not None:
         if space is None:
             raise DataError("given holds lists of label names, but the labels have none; pass a matrix of -1, 0 and 1")
-        return space.encode(given)
-    matrix = csr_matrix(check_inputs(given, name="given"), copy=True)
+        refuse_nested_indicator(lists, "given")
+        return space.encode(lists)
+    check_label_names(given, space, "given")
+    matrix = csr_matrix(check_inputs(given, name="given", of_texts="encode them as -1, 0 and 1"), copy=True)
     if matrix.shape[1] != n_labels:
         raise DataError(f"given has {matrix.shape[1]} labels, but the model has {n_labels}")
     matrix.eliminate_zeros()

@@ -200,6 +200,11 @@ def sync_folder(folder: Path) -> None:
             os.close(descriptor)
 
 
+def compressed_suffix(start: bytes) -> str:
+    """The suffix of the compression that a file starts like, or none."""
+    return next((suffix for magic, suffix in _COMPRESSED_MAGIC.items() if start.startswith(magic)), "")
+
+
 def base_suffix(path: str | Path) -> str:
     """The suffix that names the format, in lower case: ``.jsonl`` for ``train.jsonl.gz``."""
     path = Path(path)
@@ -216,9 +221,8 @@ def _checked_pieces(path: Path, block_bytes: int, offset: int = 0) -> Iterator[t
     start = next(pieces, None)
     if start is None:
         raise DataError("the file is empty", path=path)
-    for magic, suffix in _COMPRESSED_MAGIC.items():
-        if start[0].startswith(magic):
-            raise DataError(f"compressed data under a name that does not end in {suffix}; rename the file", path=path)
+    if suffix := compressed_suffix(start[0]):
+        raise DataError(f"compressed data under a name that does not end in {suffix}; rename the file", path=path)
     yield from chain([start], pieces)
 
 

@@ -16,6 +16,7 @@ from extremegp.cli.settings import parse_settings
 from extremegp.presets import Preset
 
 if TYPE_CHECKING:
+    from extremegp.data import Vocabulary
     from extremegp.estimators import (
         LabelTreeGPClassifier,
         MultiClassGPClassifier,
@@ -34,18 +35,21 @@ class TrainRequest:
 
     Attributes:
         because: what decided the task, for messages.
+        asked: whether it was asked for by name.
         params: constructor arguments that options other than --set give; `settings` are those of --set.
         check_destination: to be called once options are known to make sense, before data are read.
     """
 
     source: Source
     because: str
+    asked: bool
     params: dict[str, Any]
     settings: Sequence[str]
     preset: str | None
     kind: Literal["auto"] | ModelKind
     valid: Path | None
     valid_labels: Path | None
+    valid_vectors: Path | None
     labels_names: Path | None
     template: Path | None
     quiet: bool
@@ -60,6 +64,8 @@ class Training(Generic[Classifier]):
         classifier: not fitted yet.
         n_units: N.
         feature_names: of the columns of X, where the source has them.
+        vocabulary: what labels are called.
+        notes: what to tell of the data, a line each.
         shown: lines of the summary that only this task has; `extra` is the same of the JSON.
     """
 
@@ -69,6 +75,8 @@ class Training(Generic[Classifier]):
     n_units: int
     options: dict[str, Any] = field(default_factory=dict)
     feature_names: list[str] | None = None
+    vocabulary: Vocabulary | None = None
+    notes: Sequence[str] = ()
     shown: list[tuple[str, str]] = field(default_factory=list)
     extra: dict[str, Any] = field(default_factory=dict)
 
@@ -82,6 +90,7 @@ class EvaluateRequest:
     ks: list[int]
     propensity: tuple[float, float]
     by: RankedBy
+    threshold: float
     per_class: Path | None
     plot: Path | None
     decoding: Decoding | None
@@ -94,6 +103,7 @@ class PredictRequest:
     model: Path
     source: Source
     out: Path | None
+    to: str
     top_k: int
     by: RankedBy
     given: Path | None

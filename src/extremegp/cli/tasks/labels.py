@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-from extremegp.cli.console import Report, percent
+from extremegp.cli.console import Report, check_plot, percent, write_plot
+from extremegp.cli.given import read_given
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
-from extremegp.cli.rows import Known, Rows, read, read_given
+from extremegp.cli.rows import Known, Rows, read
 from extremegp.cli.settings import parse_settings
+from extremegp.cli.tasks import reports
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, TrainRequest
 from extremegp.cli.tasks.rows import RowTask
 from extremegp.cli.writing import Best
@@ -19,7 +22,7 @@ from extremegp.presets import PRESETS
 
 if TYPE_CHECKING:
     from extremegp.estimators import MultiLabelEstimator
-    from extremegp.metrics import TopK
+    from extremegp.metrics import LabelMetrics, Reliability, TopK
 
 TREE_LABELS = 20_000
 """With more labels than this, the default is a model of label trees: measured, see docs/scaling.md."""
@@ -30,6 +33,17 @@ DENSE_LABELS = 20_000
 TOP_JUDGED = 20
 """The labels of a row whose probabilities are judged then."""
 
+CANDIDATES = 100
+"""The labels of a row that curves and best thresholds are computed from then."""
+
+_DECISIONS = (
+    "subset_accuracy",
+    "hamming_loss",
+    "micro_average_precision",
+    "macro_average_precision",
+    "best_micro_f1",
+    "best_macro_f1",
+)
 _UNITS = {"log_loss": " (nats/row)", "log_loss_top20": " (nats/row and label)", "brier": " (/row)", "seconds": " (s)"}
 
 
@@ -44,12 +58,13 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
     one_class = False
 
     def check_source(self, source: Source, because: str, *, labelled: bool = True) -> None:
-        if labelled and (sign := source.sign_of_classes()):
-            raise SettingsError(f"{sign}, but {because}")
+        for option, value in {"--label-column": source.label_column, "--first-label": source.first_label}.items():
+            if labelled and value:
+                raise SettingsError(f"{option} is for one class per row, but {because}")
         source.check(labelled=labelled)
 
     def usual_features(self, source: Source) -> str:
-        return "text" if source.kind == "jsonl" else "unit"
+        return "text" if source.inputs == "texts" else "unit"
 
     def kinds(self, request: TrainRequest) -> list[ModelKind]:
         if request.kind == "tree" and request.preset is not None:
@@ -76,8 +91,8 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
     def fit_options(self, request: TrainRequest, rows: Rows) -> dict[str, Any]:
         names = rows.label_names
         if request.labels_names is not None:
-            if request.source.kind == "jsonl":
-                raise SettingsError("--labels-names is for data with numbered labels; jsonl data have names already")
+            if isinstance(rows.y, list) or names is not None:
+                raise SettingsError("--labels-names is for data with numbered labels; these have names already")
             names = _read_names(request.labels_names, rows.y.shape[1])
         return {} if names is None else {"label_names": names}
 
@@ -90,34 +105,49 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         from extremegp.metrics import propensities
 
         source, ks = request.source, request.ks
+        reports.check_per_class(request.per_class)
+        check_plot(request.plot)
         self.check_source(source, f"{request.model} is for {self.per_row}")
-        x, given, *_ = read(source, one_class=False, known=Known.of_model(classifier))
+        rows = read(source, one_class=False, known=Known.of_model(classifier))
+        x, given = rows.X, rows.y
         y = classifier.encode_labels(given)
         n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
         inputs, predictor = classifier.features_.transform(x), classifier.predictor()
         counts = classifier.label_counts_
         of_labels = propensities(counts, classifier.n_rows_, *request.propensity)
         if y.shape[1] > DENSE_LABELS:
-            ranked = predictor.top(inputs, max(TOP_JUDGED, *ks), request.by)
-            metrics = measure_top(ranked, y, ks=ks, propensity=of_labels, train_counts=counts)
+            ranked = predictor.top(inputs, max(CANDIDATES, TOP_JUDGED, *ks), request.by)
+            found = measure_top(
+                ranked, y, ks=ks, propensity=of_labels, train_counts=counts, threshold=request.threshold
+            )
         else:
             blocks = predictor.mean_utilities_and_probabilities(inputs)
             scored = ((rows, means if request.by == "utility" else p, p) for rows, means, p in blocks)
-            metrics = measure(scored, y, ks=ks, propensity=of_labels, train_counts=counts)
-        metrics["seconds"] = report.seconds
-        names = dict.fromkeys(name.partition("@")[0] for name in metrics if "@" in name)
-        report.table(
-            f"{request.model} on {source.path}",
-            ("metric, %", *(f"@{k}" for k in ks)),
-            [(name, *(percent(metrics[f"{name}@{k}"]) for k in ks)) for name in names],
-        )
-        others = [(name + _UNITS.get(name, ""), shown(name, metrics[name])) for name in metrics if "@" not in name]
-        report.table("Probabilities", ("metric", "value"), others)
+            found = measure(scored, y, ks=ks, propensity=of_labels, train_counts=counts, threshold=request.threshold)
+        names, each = [str(name) for name in classifier.classes_], found.labels.per_label()
+        if request.per_class is not None:
+            reports.write_per_class(request.per_class, names, each)
+        if request.plot is not None:
+            from extremegp.plots import label_report
+
+            curve = found.labels.precision_recall()
+            write_plot(request.plot, label_report(found.reliability, curve, title=source.path.name))
+        metrics = found.metrics | {"seconds": report.seconds}
+        _show(report, f"{request.model} on {source.path}", ks, metrics, found.labels)
+        reports.show_lowest(report, self.label, self.rows, names, each)
         if n_unknown:
             report.lines(f"{n_unknown} labels that training never saw are left out of the truth.")
-        report.result(
-            {"metrics": metrics, "n_rows": y.shape[0], "n_labels": y.shape[1], "n_unknown_label_entries": n_unknown}
-        )
+        result: dict[str, Any] = {
+            "metrics": {name: reports.or_null(value) for name, value in metrics.items()},
+            "n_rows": y.shape[0],
+            "n_labels": y.shape[1],
+            "n_unknown_label_entries": n_unknown,
+            "threshold": request.threshold,
+            "exact_above": found.labels.exact_above,
+        }
+        if len(names) <= DENSE_LABELS:
+            result["labels"] = reports.labels_by_name(names, each)
+        report.result(result)
 
     def predict(self, classifier: MultiLabelEstimator, request: PredictRequest, report: Report) -> None:
         if request.approximate is not None and request.given is not None:
@@ -157,9 +187,29 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         return {"approximate": setting._asdict()}
 
 
+class Measured(NamedTuple):
+    """What one pass over the predictions of labelled rows tells.
+
+    Attributes:
+        metrics: by name; those of ranking as fractions.
+        reliability: diagrams by what they are of.
+        labels: what is known of every label.
+    """
+
+    metrics: dict[str, float]
+    reliability: dict[str, Reliability]
+    labels: LabelMetrics
+
+
 def measure(
-    blocks: Iterable[tuple[slice, Any, Any]], truth: Any, *, ks: Sequence[int], propensity: Any, train_counts: Any
-) -> dict[str, float]:
+    blocks: Iterable[tuple[slice, Any, Any]],
+    truth: Any,
+    *,
+    ks: Sequence[int],
+    propensity: Any,
+    train_counts: Any,
+    threshold: float = 0.5,
+) -> Measured:
     """All metrics from one pass over blocks of (rows, scores to rank by, probabilities).
 
     Args:
@@ -168,41 +218,84 @@ def measure(
         ks: ranks to evaluate at.
         propensity: K propensities.
         train_counts: training rows with each label (K).
-
-    Returns:
-        Metrics by name; those of ranking as fractions.
+        threshold: the probability from which on a label is predicted.
     """
-    from extremegp.metrics import ProbabilityMetrics, TopK, evaluate_topk
+    from extremegp.metrics import LabelMetrics, ProbabilityMetrics, TopK, evaluate_topk
 
-    quality = ProbabilityMetrics()
+    quality, labels = ProbabilityMetrics(ks=ks), LabelMetrics(truth.shape[1], threshold=threshold)
 
     def best() -> Iterator[TopK]:
         for rows, scores, probabilities in blocks:
             quality.update(probabilities, truth[rows])
+            labels.update(probabilities, truth[rows])
             yield TopK.from_scores(scores, max(ks))
 
     ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
-    return ranking | quality.compute()
+    reliability = {"all labels": quality.reliability(), f"{quality.top} best of a row": quality.reliability(top=True)}
+    return Measured(ranking | quality.compute() | labels.compute(), reliability, labels)
 
 
 def measure_top(
-    ranked: Iterable[tuple[slice, TopK, Any]], truth: Any, *, ks: Sequence[int], propensity: Any, train_counts: Any
-) -> dict[str, float]:
+    ranked: Iterable[tuple[slice, TopK, Any]],
+    truth: Any,
+    *,
+    ks: Sequence[int],
+    propensity: Any,
+    train_counts: Any,
+    threshold: float = 0.5,
+) -> Measured:
     """The metrics that need no more than the best labels of every row, `TOP_JUDGED` of them and at least max(ks).
 
-    As `measure`, but of blocks as `Predictor.top` and its like give them.
+    As `measure`, but of blocks as `Predictor.top` and its like give them. What is told of every label, and of curves,
+    is better with more of the best.
     """
-    from extremegp.metrics import TopK, TopProbabilityMetrics, evaluate_topk
+    from extremegp.metrics import LabelMetrics, TopK, TopProbabilityMetrics, evaluate_topk
 
-    quality = TopProbabilityMetrics(TOP_JUDGED)
+    quality, labels = TopProbabilityMetrics(TOP_JUDGED, ks=ks), LabelMetrics(truth.shape[1], threshold=threshold)
 
     def best() -> Iterator[TopK]:
         for rows, of_block, probabilities in ranked:
             quality.update(of_block, probabilities, truth[rows])
-            yield of_block
+            labels.update_top(of_block, probabilities, truth[rows])
+            yield TopK(of_block.labels[:, : max(ks)], of_block.scores[:, : max(ks)])
 
     ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
-    return ranking | quality.compute()
+    reliability = {f"{TOP_JUDGED} best of a row": quality.reliability()}
+    return Measured(ranking | quality.compute() | labels.compute(), reliability, labels)
+
+
+def _show(report: Report, title: str, ks: Sequence[int], metrics: dict[str, float], labels: LabelMetrics) -> None:
+    """Show the tables of metrics, and say what was chosen on the data and what was left out."""
+    from extremegp.metrics.labels import AVERAGES, MEASURES
+
+    rankings = dict.fromkeys(name.partition("@")[0] for name in metrics if "@" in name and not name.startswith("ECE"))
+    report.table(
+        title,
+        ("metric, %", *(f"@{k}" for k in ks)),
+        [(name, *(percent(metrics[f"{name}@{k}"]) for k in ks)) for name in rankings],
+    )
+    averages = {f"{average}_{measure}" for average in AVERAGES for measure in MEASURES}
+    elsewhere = {*averages, *_DECISIONS, "best_threshold"}
+    of_probabilities = [name for name in metrics if name.partition("@")[0] not in rankings and name not in elsewhere]
+    report.table(
+        "Probabilities",
+        ("metric", "value"),
+        [(name + _UNITS.get(name, ""), f"{metrics[name]:.4g}") for name in of_probabilities],
+    )
+    report.table(
+        f"Labels of probability {labels.threshold:g} or more",
+        ("average", "precision %", "recall %", "F1 %", "Jaccard %"),
+        [(average, *(percent(metrics[f"{average}_{measure}"]) for measure in MEASURES)) for average in AVERAGES],
+    )
+    report.table("Decisions", ("metric", "%"), [(name, percent(metrics[name])) for name in _DECISIONS])
+    if not math.isnan(metrics["best_threshold"]):
+        report.lines(
+            f"best_micro_f1 is with the threshold {metrics['best_threshold']:.3g}, best_macro_f1 with one for each "
+            "label. Both are chosen on these rows, and not applied: on others they do less well."
+        )
+    if labels.exact_above:
+        least = "" if labels.exact_above == 1 else f"; no probability above {labels.exact_above:.3g} is missing"
+        report.lines(f"Average precision and best thresholds are of the most probable labels alone{least}.")
 
 
 def shown(name: str, value: float) -> str:

@@ -5,13 +5,15 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, ClassVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
 
 from extremegp.cli import writing
 from extremegp.cli.console import Report
+from extremegp.cli.input_blocks import InputBlock, input_blocks, joined
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
-from extremegp.cli.rows import InputBlock, Known, Rows, class_codes, input_blocks, joined, read
+from extremegp.cli.parameters import parameter_types
+from extremegp.cli.rows import Known, Rows, class_codes, read
 from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest
 from extremegp.errors import SettingsError
 
@@ -51,8 +53,12 @@ class RowTask(Task[Classifier]):
         """What `fit` takes beside the data."""
         return {}
 
-    def space(self, y: Any, source: Source) -> ClassSpace | None:
-        """The classes of training data, if every row has one."""
+    def space(self, y: Any, source: Source, *, asked: bool) -> ClassSpace | None:
+        """The classes of training data, if every row has one; `asked` says that this is what was asked for.
+
+        Raises:
+            SettingsError: rows seem to have many labels, and nobody asked for classes.
+        """
         return None
 
     def prepare(self, request: TrainRequest) -> Training[Classifier]:
@@ -60,16 +66,16 @@ class RowTask(Task[Classifier]):
         self.check_source(source, request.because)
         kinds = self.kinds(request)
         params = self._with_features(self.parameters(request, kinds[0]), source)
-        request.check_destination()
         validation = self._validation_source(request)
+        request.check_destination()
         # Settings that cannot work are refused before the time that reading, features and k-means take.
         self.estimator(kinds[0])(**params).check_params()
         rows = read(source, one_class=self.one_class)
         classifier = self.estimator(self.kind_for(rows.y, kinds))(**params)
         options = self.fit_options(request, rows)
-        space = self.space(rows.y, source)
+        space = self.space(rows.y, source, asked=request.asked)
         if validation is not None:
-            held = read(validation, one_class=self.one_class, known=Known.of_training(rows, space))
+            held = read(validation, one_class=self.one_class, known=Known.of_training(rows, source, space))
             if space is not None:
                 # `fit` would refuse them without naming the file.
                 class_codes(held.y, validation, space)
@@ -78,20 +84,25 @@ class RowTask(Task[Classifier]):
             classifier,
             rows.X,
             rows.y,
-            n_units=len(rows.X) if isinstance(rows.X, list) else rows.X.shape[0],
-            options=options,
+            n_units=rows.n_rows,
+            options=options if rows.weights is None else options | {"sample_weight": rows.weights},
             feature_names=rows.feature_names,
+            vocabulary=rows.vocabulary,
+            notes=rows.notes,
             shown=[("rows left out, without label", str(rows.n_dropped))] if rows.n_dropped else [],
             extra={"n_dropped_rows": rows.n_dropped} if self.one_class else {},
         )
 
     def _with_features(self, params: dict[str, Any], source: Source) -> dict[str, Any]:
         """The parameters with a features step that suits the data."""
-        texts = source.kind == "jsonl"
+        texts = source.inputs == "texts"
+        if source.inputs == "texts and vectors":
+            return params | {"features": self._block_features(params, source)}
         params.setdefault("features", self.usual_features(source))
         if texts and params["features"] == "auto":
             params["features"] = "text"
-        known = get_args(get_type_hints(self.estimator())["features"])
+        hints = get_args(parameter_types(self.estimators["factor"])["features"])
+        known = [name for hint in hints for name in _names_in(hint)]
         fitting = ("text",) if texts else tuple(name for name in known if name != "text")
         if params["features"] not in fitting:
             raise SettingsError(
@@ -100,17 +111,26 @@ class RowTask(Task[Classifier]):
             )
         return params
 
+    def _block_features(self, params: dict[str, Any], source: Source) -> dict[str, str]:
+        """The features steps of texts and of vectors, the latter perhaps chosen by --features."""
+        of_vectors = params.get("features", "auto")
+        if of_vectors == "text":
+            raise SettingsError(f"{source.called} and vectors: --features says what to do to the vectors, not 'text'")
+        return {"text": "text", "vectors": of_vectors}
+
     def _validation_source(self, request: TrainRequest) -> Source | None:
         """Where the validation data are: as the training data, in other files."""
-        source, valid, labels = request.source, request.valid, request.valid_labels
+        source, valid, labels, vectors = request.source, request.valid, request.valid_labels, request.valid_vectors
         if (valid is None or source.labels is None) and labels is not None:
             missing = "--valid" if valid is None else "--labels"
             raise SettingsError(f"--valid-labels goes with --valid and --labels; {missing} is not given")
         if valid is None:
             return None
         if source.labels is not None and labels is None:
-            raise SettingsError("--labels gives the classes of DATA: give those of --valid by --valid-labels")
-        validation = source.at(valid, labels)
+            raise SettingsError("--labels gives the labels of DATA: give those of --valid by --valid-labels")
+        if (source.vectors is None) != (vectors is None):
+            raise SettingsError("--valid-vectors gives the vectors of --valid, as --vectors those of DATA: give both")
+        validation = source.at(valid, labels, vectors)
         if validation.format == "auto" and source.kind in ("xc", "svmlight", "jsonl"):
             validation = replace(validation, format=source.kind)
         self.check_source(validation, request.because)
@@ -125,31 +145,40 @@ class RowTask(Task[Classifier]):
     def predict(self, classifier: Classifier, request: PredictRequest, report: Report) -> None:
         from extremegp.progress import ProgressBar
 
-        out = request.out
-        if out is None:
-            raise SettingsError("--out must name the file to write")
-        if writing.suffix_of(out) not in writing.MEASURING and request.uncertainty:
-            raise SettingsError(f"--uncertainty needs --out to end in .jsonl, .tsv or .csv; it is {out}")
+        if request.out is None:
+            raise SettingsError("--out must name the file to write, or '-' for standard output")
+        target = writing.Target.of(request.out, request.to)
+        if target.suffix not in writing.MEASURING and request.uncertainty:
+            raise SettingsError(f"--uncertainty needs --out to end in .jsonl, .tsv or .csv; it is {request.out}")
         self.check_source(request.source, f"{request.model} is for {self.per_row}", labelled=False)
         data = input_blocks(request.source, Known.of_model(classifier), one_class=self.one_class)
         bar = ProgressBar(quiet=request.quiet)
         names = [str(name) for name in classifier.classes_]
         try:
             blocks = self._blocks(classifier, data, request, bar)
-            n_rows = writing.write(out, blocks, names, self.measures if request.uncertainty else ())
+            n_rows = writing.write(target, blocks, names, self._layout(classifier, request))
         finally:
             bar.close()
         seconds, what = report.seconds, self.label[1]
         best = f"the {request.top_k} best of {len(names)} {what} each"
-        report.lines(f"{n_rows} rows, {best}, to {out} in {seconds:.1f} s")
+        report.lines(f"{n_rows} rows, {best}, to {request.out} in {seconds:.1f} s")
         result = {
-            "out": str(out),
+            "out": str(request.out),
             "n_rows": n_rows,
             f"n_{what}": len(names),
             "top_k": request.top_k,
             "seconds": seconds,
         }
         report.result(result | (self.told_of_search(classifier, request, report) if n_rows else {}))
+
+    def _layout(self, classifier: Classifier, request: PredictRequest) -> writing.Layout:
+        """What is told of rows and labels beside these."""
+        source, titles = request.source, getattr(classifier, "label_titles_", None)
+        if source.vocabulary is not None:
+            from extremegp.data import read_vocabulary
+
+            titles = read_vocabulary(source.vocabulary, source.language).titles(classifier.classes_)
+        return writing.Layout(self.measures if request.uncertainty else (), titles, source.has_ids)
 
     def told_of_search(self, classifier: Classifier, request: PredictRequest, report: Report) -> dict[str, Any]:
         """Say how labels were searched for, where this was not exact."""
@@ -164,9 +193,15 @@ class RowTask(Task[Classifier]):
             done = 0
             inputs = classifier.features_.transform(block.X)
             for best in self.best(classifier, predictor, inputs, k, request):
-                yield best
+                start = done
                 done += len(best.labels)
+                yield best if block.ids is None else best._replace(ids=block.ids[start:done])
                 share = block.before + (block.after - block.before) * done / block.n_rows
                 name = f"{n_rows + done} rows"
                 bar.show(name, share, 1.0, f"{name}, {100 * share:.0f} %, ")
             n_rows += block.n_rows
+
+
+def _names_in(hint: Any) -> tuple[Any, ...]:
+    """The names that a type allows."""
+    return (hint,) if isinstance(hint, str) else get_args(hint) if get_origin(hint) is Literal else ()

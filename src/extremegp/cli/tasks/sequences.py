@@ -16,6 +16,7 @@ from extremegp.cli.console import Report, check_plot, percent, write_plot
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import Decoding
 from extremegp.cli.rows import class_space, naming
+from extremegp.cli.tasks import reports
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, Task, Training, TrainRequest
 from extremegp.errors import DataError, SettingsError
 from extremegp.presets import SEQUENCE_PRESETS
@@ -57,12 +58,12 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
     def prepare(self, request: TrainRequest) -> Training[SequenceGPClassifier]:
         source, path = request.source, request.template
         params = self.parameters(request)
-        request.check_destination()
+        n_columns = _n_columns(source)
         template = None if path is None else _read_template(path)
+        request.check_destination()
         classifier = self.estimator()(**params, template=template)
         # What cannot work is refused before the time that reading takes.
         classifier.check_params()
-        n_columns = _n_columns(source)
         if template is None or path is None:
             template = _default_template(n_columns, quiet=request.quiet)
         else:
@@ -73,7 +74,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
             raise DataError(
                 f"the line has {columns.counted(width)}, but {source.path} has {n_columns + 1}",
                 path=held.path,
-                line=columns.first_token_line(held.path),
+                line=columns.first_token_line(held),
             )
         X, y = columns.read(source, labelled=True)
         # `fit` would refuse labels that nothing can be learnt from without naming the file.
@@ -89,17 +90,26 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
         )
 
     def evaluate(self, classifier: SequenceGPClassifier, request: EvaluateRequest, report: Report) -> None:
-        source = request.source
+        source, names = request.source, [str(name) for name in classifier.classes_]
+        reports.check_per_class(request.per_class)
         check_plot(request.plot)
         columns.check_width(classifier, request.model, source, labelled=True)
         quality, note = _metrics(classifier)
         never_seen = _measure(quality, classifier, source, request.decoding)
         metrics = quality.compute() | {"seconds": report.seconds}
         counts = {name: int(metrics.pop(name)) for name in ("n_sequences", "n_tokens", "n_unknown")}
+        each, confusion = quality.per_label(), quality.confusion()
+        if request.per_class is not None:
+            reports.write_per_class(request.per_class, names, each)
         if request.plot is not None:
-            write_plot(request.plot, quality.tokens, source.path.name)
+            from extremegp.plots import class_report
+
+            diagram = quality.tokens.reliability()
+            write_plot(request.plot, class_report(diagram, confusion, names, title=source.path.name))
         spans = quality.span_scores() if "span_f1" in metrics else {}
         _show(report, f"{request.model} on {source.path}", metrics, spans)
+        reports.show_lowest(report, self.label, self.rows, names, each)
+        reports.show_confusions(report, self.label, self.rows, names, confusion)
         if note is not None:
             report.lines(note)
         if never_seen:
@@ -114,9 +124,9 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 "n_labels": len(classifier.classes_),
                 "n_unknown_tokens": counts["n_unknown"],
                 "decoding": request.decoding or classifier.decoding,
-                "spans": {
-                    kind: {"support": s.support, "predicted": s.predicted, "f1": s.f1} for kind, s in spans.items()
-                },
+                "spans": {kind: _span_report(score) for kind, score in spans.items()},
+                "labels": reports.labels_by_name(names, each),
+                "confusion": reports.confusion_by_name(names, confusion),
                 "note": note,
             }
         )
@@ -200,7 +210,7 @@ def _n_columns(source: Source) -> int:
             "the line has only one column, so beside the label, which is the last, there is nothing; name what "
             "separates columns by --separator",
             path=source.path,
-            line=columns.first_token_line(source.path),
+            line=columns.first_token_line(source),
         )
     return n_columns
 
@@ -286,6 +296,10 @@ def _measure(
             names[rows], predicted, marginals, lengths=own, sequence_log_prob=block.log_prob(padded).cpu().numpy()
         )
     return list(np.unique(names[codes < 0]).tolist())
+
+
+def _span_report(score: SpanScore) -> dict[str, float]:
+    return {name: getattr(score, name) for name in ("support", "predicted", "precision", "recall", "f1")}
 
 
 def _show(report: Report, title: str, metrics: dict[str, float], spans: dict[str, SpanScore]) -> None:

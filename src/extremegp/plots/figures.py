@@ -1,26 +1,20 @@
-"""Pictures of training, of predictions and of what a model has learnt, as Matplotlib figures.
-
-Needs Matplotlib, `pip install 'extremegp[plot]'`, which is imported when the first picture is drawn; without it every
-function raises an ImportError. Each gives a `matplotlib.figure.Figure` of its own, outside of pyplot: a notebook shows
-it, `figure.savefig("picture.png")` writes it.
-"""
+"""Pictures of training, of what a model has learnt and of what it may leave out; and what all pictures share."""
 
 from __future__ import annotations
 
+import io
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import cycle
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_matrix, issparse
 
 from extremegp.errors import DataError, SettingsError
-from extremegp.metrics.probability import Reliability
 from extremegp.metrics.selective import RiskCoverage
-from extremegp.metrics.topk import check_positive_int
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -45,36 +39,6 @@ STYLE: dict[Any, Any] = {
 }
 
 
-def reliability_diagram(reliability: Reliability | Mapping[str, Reliability], *, title: str | None = None) -> Figure:
-    """Share of true outcomes against predicted probability, and how many probabilities each bin holds.
-
-    Args:
-        reliability: what `ProbabilityMetrics.reliability` or `ClassMetrics.reliability` gave, or several by name.
-        title: text above; the expected calibration error (ECE) follows it, or the name of each of several.
-
-    Returns:
-        Two panels: the calibration curve beside the diagonal of perfect calibration, and the counts on a log scale.
-
-    Raises:
-        DataError: there is nothing to draw.
-    """
-    diagrams = _by_name(reliability)
-    if not any(diagram.count.any() for diagram in diagrams.values()):
-        raise DataError("a reliability diagram needs probabilities; call update with a block of them first")
-    with panels(2, width=4.5, height=5.0, ratios=(3, 1), share_x=True) as (figure, (curve, counts)):
-        curve.plot([0, 1], [0, 1], color="0.5", linewidth=1, linestyle="--")
-        for (name, diagram), colour in zip(diagrams.items(), cycle(COLOURS)):
-            label = f"{name} (ECE {diagram.calibration_error:.3f})" if name else None
-            filled = diagram.count > 0
-            curve.plot(diagram.confidence[filled], diagram.frequency[filled], "o-", color=colour, ms=4, label=label)
-            edges = np.linspace(0, 1, len(diagram.count) + 1)
-            counts.stairs(diagram.count, edges, color=colour, fill=len(diagrams) == 1)
-        curve.set(xlim=(0, 1), ylim=(0, 1), ylabel="share that came true")
-        counts.set(xlabel="predicted probability", ylabel="number", yscale="log", ylim=(0.5, None))
-        _describe(curve, diagrams, title, lambda diagram: f"ECE {diagram.calibration_error:.3f}")
-    return figure
-
-
 def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, title: str | None = None) -> Figure:
     """Error of the predictions that are kept against their share, the most confident kept first.
 
@@ -90,7 +54,7 @@ def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, t
     Raises:
         DataError: there is nothing to draw.
     """
-    named = _by_name(curves)
+    named = by_name(curves)
     if not named or not all(len(curve.risk) for curve in named.values()):
         raise DataError("a risk-coverage curve needs one or more predictions")
     with panels(1, width=4.5, height=3.2) as (figure, (axis,)):
@@ -102,7 +66,7 @@ def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, t
             axis.plot(curve.coverage[shown], curve.best_risk[shown], color=colour, linewidth=1, linestyle="--")
         highest = max(float(curve.risk[len(curve.risk) // 10 :].max()) for curve in named.values())
         axis.set(xlim=(0, 1), ylim=(0, 1.05 * highest or 1.0), xlabel="share kept", ylabel="error of what is kept")
-        _describe(axis, named, title, lambda curve: f"AURC {curve.area:.3f}")
+        describe(axis, named, title, lambda curve: f"AURC {curve.area:.3f}")
     return figure
 
 
@@ -122,7 +86,7 @@ def learning_curve(
     Raises:
         DataError: there are no records, or a record has no epoch or ELBO.
     """
-    histories = _by_name(history)
+    histories = by_name(history)
     records = [record for each in histories.values() for record in each]
     if not all(histories.values()) or not records or not all({"epoch", "elbo"} <= record.keys() for record in records):
         raise DataError("a learning curve needs a history of one or more records, each with its epoch and elbo")
@@ -229,7 +193,7 @@ def inducing_images(
     if not chosen or not all(0 <= row < shape[0] for row in chosen):
         raise SettingsError(f"rows must be indices of the {shape[0]} inducing inputs, from 0; got {chosen}")
     size = (1.3 * len(columns), 0.4 + 1.3 * len(chosen) * height / width)
-    with _figure(*size) as figure:
+    with empty_figure(*size) as figure:
         grid = figure.subplots(len(chosen), len(columns), squeeze=False)
         for axes, (name, inputs) in zip(grid.T, columns, strict=True):
             shown = inputs[chosen].astype(np.float64)
@@ -241,55 +205,6 @@ def inducing_images(
             for axis, image in zip(axes, shown, strict=True):
                 axis.imshow(image.reshape(height, width), cmap="gray", vmin=low, vmax=high)
                 axis.set_axis_off()
-    return figure
-
-
-def confusion_matrix(matrix: Any, class_names: Sequence[str], *, largest: int = 20) -> Figure:
-    """Counts of true against predicted classes, coloured by their share of the true class's rows.
-
-    Args:
-        matrix: K x K counts, true classes down, sparse or dense: as `ClassMetrics.confusion` gives it.
-        class_names: K names.
-        largest: number of classes to show on their own, those with most rows, in the order of the matrix. All others
-            are one class "others", whose diagonal includes what is confused among them.
-
-    Returns:
-        One panel.
-
-    Raises:
-        DataError: the matrix is not K x K, or holds a negative number.
-        SettingsError: `largest` is not a positive integer.
-    """
-    check_positive_int(largest, "largest")
-    given: Any = matrix if issparse(matrix) else np.asarray(matrix)
-    n_classes = len(class_names)
-    if given.shape != (n_classes, n_classes) or n_classes == 0 or given.dtype.kind not in "biuf":
-        raise DataError(
-            f"a confusion matrix of {n_classes} named classes is {n_classes} x {n_classes}; got shape {given.shape}"
-        )
-    counts = coo_matrix(given)
-    if not np.all(counts.data >= 0):
-        raise DataError("a confusion matrix holds counts, at least 0; check for negative numbers and NaN")
-    support = np.asarray(counts.sum(axis=1)).ravel()
-    shown = np.sort(np.argsort(-support, kind="stable")[:largest])
-    names = [str(class_names[label]) for label in shown]
-    if len(shown) < n_classes:
-        names.append(f"others ({n_classes - len(shown)})")
-    place = np.full(n_classes, len(shown))
-    place[shown] = np.arange(len(shown))
-    table = coo_matrix((counts.data, (place[counts.row], place[counts.col])), shape=2 * (len(names),)).toarray()
-    shares = table / np.maximum(1, table.sum(axis=1, keepdims=True))
-    side = 1.8 + 0.34 * len(names)
-    with panels(1, width=side, height=side) as (figure, (axis,)):
-        axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
-        for (row, column), count in np.ndenumerate(table):
-            if count:
-                colour = "white" if shares[row, column] > 0.5 else "black"
-                axis.text(column, row, f"{count:g}", ha="center", va="center", fontsize=6, color=colour)
-        axis.set_xticks(range(len(names)), names, rotation=90)
-        axis.set_yticks(range(len(names)), names)
-        axis.grid(visible=False)
-        axis.set(xlabel="predicted class", ylabel="true class")
     return figure
 
 
@@ -310,7 +225,7 @@ def panels(
         The figure and its panels from the top.
 
     """
-    with _figure(width, height) as figure:
+    with empty_figure(width, height) as figure:
         axes = figure.subplots(n_panels, 1, squeeze=False, height_ratios=ratios, sharex=share_x)
         yield figure, list(axes[:, 0])
 
@@ -334,17 +249,27 @@ def zoom(axis: Axes, curves: Iterable[Sequence[float] | NDArray[Any]], marks: It
 
 
 @contextmanager
-def _figure(width: float, height: float) -> Iterator[Figure]:
+def empty_figure(width: float, height: float) -> Iterator[Figure]:
+    """A figure of so many inches, in `STYLE` while it is drawn."""
     try:
         import matplotlib
         from matplotlib.figure import Figure
     except ImportError as error:
         raise ImportError("pictures need Matplotlib: pip install 'extremegp[plot]'") from error
     with matplotlib.rc_context(STYLE):
-        yield Figure(figsize=(width, height), layout="constrained")
+        figure = Figure(figsize=(width, height), layout="constrained")
+        # What notebooks ask any value for; Matplotlib answers only those that pyplot drives.
+        vars(figure)["_repr_png_"] = partial(_png, figure)
+        yield figure
 
 
-def _describe(axis: Axes, named: dict[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
+def _png(figure: Figure) -> bytes:
+    written = io.BytesIO()
+    figure.savefig(written, format="png")
+    return written.getvalue()
+
+
+def describe(axis: Axes, named: dict[str, Any], title: str | None, measure: Callable[[Any], str]) -> None:
     """Title of one curve, with its measure, or legend of several."""
     if "" in named:
         title = ", ".join(filter(None, (title, measure(named[""]))))
@@ -353,7 +278,7 @@ def _describe(axis: Axes, named: dict[str, Any], title: str | None, measure: Cal
     axis.set_title(title or "")
 
 
-def _by_name(one_or_more: Any) -> dict[str, Any]:
+def by_name(one_or_more: Any) -> dict[str, Any]:
     """What has no name is named ""."""
     return dict(one_or_more) if isinstance(one_or_more, Mapping) else {"": one_or_more}
 

@@ -1,0 +1,56 @@
+"""Which options are for which tasks."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from extremegp.cli.options import TaskName
+from extremegp.errors import SettingsError
+
+if TYPE_CHECKING:
+    from extremegp.cli.tasks import Task
+
+_ROWS: tuple[TaskName, ...] = ("multilabel", "multiclass")
+_LABELS: tuple[TaskName, ...] = ("multilabel",)
+_CLASSES: tuple[TaskName, ...] = ("multiclass",)
+_SEQUENCES: tuple[TaskName, ...] = ("sequence",)
+
+TASKS_OF: dict[str, tuple[TaskName, ...]] = {
+    **dict.fromkeys(("--labels", "--valid-labels", "--features", "--ks", "--top-k"), _ROWS),
+    **dict.fromkeys(("--format", "--x-key", "--y-key", "--label-column", "--first-label", "--ignore-labels"), _ROWS),
+    **dict.fromkeys(
+        ("--text-column", "--vector-column", "--vectors", "--id-column", "--weight-column", "--valid-vectors"), _ROWS
+    ),
+    **dict.fromkeys(("--propensity", "--by", "--threshold", "--given", "--approximate", "--labels-names"), _LABELS),
+    **dict.fromkeys(("--labels-column", "--label-columns", "--label-separator", "--vocabulary", "--language"), _LABELS),
+    "--uncertainty": _CLASSES,
+    **dict.fromkeys(
+        ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
+    ),
+}
+"""The tasks of options that are not for all of them."""
+
+_WHAT: dict[TaskName, str] = {
+    "multilabel": "many labels per row",
+    "multiclass": "one class per row",
+    "sequence": "sequences of tokens",
+}
+_INSTEAD = {"--labels-names": "; --labels takes names of classes"}
+
+
+def refuse_foreign(context: typer.Context, task: Task[Any], because: str) -> None:
+    """Refuse options that a task has no use for; `because` says what decided the task."""
+    given = {
+        option
+        for parameter in context.command.params
+        if context.params[str(parameter.name)] not in (parameter.default, [], ())
+        for option in parameter.opts
+    }
+    for option, tasks in TASKS_OF.items():
+        if option not in given or task.name in tasks:
+            continue
+        if task.name == "sequence":
+            raise SettingsError(f"{option} is not for sequences, which are read in columns, but {because}")
+        raise SettingsError(f"{option} is for {_WHAT[tasks[0]]}, but {because}{_INSTEAD.get(option, '')}")

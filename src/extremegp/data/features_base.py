@@ -1,0 +1,96 @@
+"""What every features step is, and how one is restored."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import Any, ClassVar, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extremegp.engine.matrices import FloatMatrix
+from extremegp.errors import ModelFormatError
+
+FeatureKind = Literal["raw", "unit", "tfidf", "text", "scale", "root", "standard"]
+
+_KINDS: dict[str, type[Features]] = {}
+
+
+class Features(ABC):
+    """A features step. Made by `make_features`, or from stored state by `Features.from_state`.
+
+    Attributes:
+        kind: the name of the step.
+        n_features_in: D, the number of columns of the result (and of the input, unless that is text); set by `fit`.
+    """
+
+    kind: ClassVar[str]
+    n_features_in: int
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "kind" in vars(cls):
+            _KINDS[cls.kind] = cls
+
+    @abstractmethod
+    def fit(self, X: Any) -> Self:
+        """Learn the step from training data: an N x D matrix, or N texts for the kind "text".
+
+        Raises:
+            DataError: X cannot be used.
+        """
+
+    @abstractmethod
+    def transform(self, X: Any) -> FloatMatrix:
+        """The float32 features of X, N x D: CSR for sparse X and for texts, an array for dense X. X is not changed.
+
+        Raises:
+            DataError: X cannot be used, or has not the columns that the step was fitted on.
+        """
+
+    def n_unknown(self, x: FloatMatrix) -> int:
+        """How many rows of features, as `transform` gives them, are of texts without any word that is known."""
+        return 0
+
+    def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
+        """What `from_state` needs: a configuration that JSON can hold, and arrays by name."""
+        return {"kind": self.kind, "n_features": self.n_features_in}, {}
+
+    @staticmethod
+    def from_state(config: Any, arrays: dict[str, NDArray[Any]]) -> Features:
+        """Restore a fitted step; it transforms to the same bits as the one that was stored.
+
+        Raises:
+            ModelFormatError: the state is not what `to_state` gives.
+        """
+        kind = config.get("kind") if isinstance(config, dict) else None
+        if not isinstance(kind, str) or kind not in _KINDS:
+            raise ModelFormatError(f"the stored features step has the kind {kind!r}, not one of {', '.join(_KINDS)}")
+        n_features = config.get("n_features")
+        if not isinstance(n_features, int) or isinstance(n_features, bool) or n_features < 1:
+            raise ModelFormatError(f"the stored features step has n_features {n_features!r}, not a positive integer")
+        features = _KINDS[kind]()
+        features._restore(config, arrays)
+        return features
+
+    def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
+        """Set what `fit` sets; `config` has a valid kind and n_features, all else is unchecked."""
+        self.n_features_in = config["n_features"]
+
+
+def stored_column(arrays: dict[str, Any], name: str, n_features: int) -> NDArray[np.float32]:
+    stored = arrays.get(name)
+    if not isinstance(stored, np.ndarray) or stored.dtype != np.float32 or stored.shape != (n_features,):
+        raise ModelFormatError(f"the stored features step has no float32 {name!r} array of {n_features} numbers")
+    if not np.isfinite(stored).all():
+        raise ModelFormatError(f"the stored features step has a {name!r} array that is not finite")
+    return stored
+
+
+def stored_idf(arrays: dict[str, Any], n_features: int) -> NDArray[Any]:
+    idf = arrays.get("idf")
+    if not isinstance(idf, np.ndarray) or idf.dtype != np.float32 or idf.shape != (n_features,):
+        raise ModelFormatError(f"the stored features step has no float32 'idf' array of {n_features} weights")
+    if not (np.isfinite(idf).all() and (idf > 0).all()):
+        raise ModelFormatError("the stored features step has idf weights that are not finite and positive")
+    return idf
