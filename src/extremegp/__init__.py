@@ -34,6 +34,6 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "extremegp.datasets": (),
-        "extremegp.estimators": tuple(name for name in __all__ if name not in ("__version__", "datasets")),
+        "extremegp.estimators": tuple(name for name in __all__ if name not in ("__version__", "datasets", "threads")),
     },
 )
