@@ -17,9 +17,9 @@ from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_t
 from extremegp.errors import DataError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.fitting import check_lengths, named_columns
+from extremegp.estimators.weights import first_gains, weighted_mean
 from extremegp.label_tree import LabelTreePredictor
 from extremegp.metrics import TopK
-from extremegp.metrics.ranking import judge
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy, stack
 from extremegp.settings.domains import choice, number
 
@@ -66,6 +66,11 @@ class MultiLabelEstimator(ClassifierMixin, GPEstimator):
     @property
     def _has_counts(self) -> bool:
         """Whether the targets are counts."""
+        return False
+
+    @property
+    def _takes_soft(self) -> bool:
+        """Whether the targets may be probabilities of labels."""
         return False
 
     @abstractmethod
@@ -116,29 +121,32 @@ class MultiLabelEstimator(ClassifierMixin, GPEstimator):
         return indicator.toarray() if self.target_kind_ == "dense" else indicator
 
     def score(self, X: Any, Y: Any, sample_weight: Any = None) -> float:
-        """Precision at 1: the share of rows whose best-ranked label is one of theirs.
+        """Precision at 1: the share of rows whose best-ranked label is one of theirs; of soft labels the expected one.
 
         Args:
             X: as in `fit`.
             Y: labels, as in `fit`; label names never seen in training count as labels that cannot be predicted.
             sample_weight: weights of the N rows.
         """
-        y = self.encode_labels(Y)
+        y = self._encoded(Y, soft=self._takes_soft)
         x, predictor = self._transform(X), self.predictor()
         best = TopK.concatenate([best for _, best, _ in predictor.top(x, 1)])
         check_lengths(best.labels, y)
-        return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
+        return weighted_mean(first_gains(y, best), sample_weight)
 
     def encode_labels(self, Y: Any) -> FloatCSR:
         """Labels of new rows as an N x K indicator over the training labels.
 
         Raises:
-            DataError: Y has another number of columns than there are labels.
+            DataError: Y has another number of columns than there are labels, or soft labels.
         """
+        return self._encoded(Y, soft=False)
+
+    def _encoded(self, Y: Any, *, soft: bool) -> FloatCSR:
         check_is_fitted(self, "model_")
         if self.label_space_ is not None and isinstance(Y, (list, tuple)):
             return self.label_space_.encode(Y, unknown="ignore")
-        y, space = encode_targets(Y, counts=self._has_counts)
+        y, space = encode_targets(Y, counts=self._has_counts, soft=soft)
         # Of counts, a label is present where there is any.
         y = y.sign() if self._has_counts else y
         if space is not None:
@@ -165,7 +173,7 @@ class MultiLabelEstimator(ClassifierMixin, GPEstimator):
         """
         features = make_features(self.features).fit(X)
         x: FloatMatrix = features.transform(X)
-        y, names = encode_targets(Y, counts=self._has_counts)
+        y, names = encode_targets(Y, counts=self._has_counts, soft=self._takes_soft)
         check_lengths(x, y)
         space = names if label_names is None else named_columns(label_names, y, names)
         kind = "lists" if names is not None else "sparse" if scipy.sparse.issparse(Y) else "dense"

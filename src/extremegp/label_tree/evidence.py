@@ -24,8 +24,8 @@ _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
 @in_lanes
 @no_type_check
 def gather_evidence(
-    tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, y_indptr: Any,
-    y_labels: Any, log_counts: Any, n_lanes: int, candidates: Any, evidence: Any, n_candidates: Any,
+    tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, row_weights: Any,
+    y_indptr: Any, y_labels: Any, log_counts: Any, n_lanes: int, candidates: Any, evidence: Any, n_candidates: Any,
 ) -> None:  # fmt: skip
     """Candidate labels of every row, ascending, with six numbers for each.
 
@@ -41,6 +41,7 @@ def gather_evidence(
         nearest: training rows, B x m, best first.
         similarities: their inner products.
         sizes: how many there are.
+        row_weights: what the training rows count (N), beside their similarities.
         y_indptr: with `y_labels` the labels of the training rows, N x K.
         y_labels: see `y_indptr`.
         log_counts: log of one more than the rows that trees have seen with each label (K).
@@ -70,9 +71,10 @@ def gather_evidence(
                 n_near = min(_NEAR[share], sizes[i])
                 total = np.float32(1e-9)
                 for q in range(n_near):
-                    total += max(similarities[i, q], np.float32(0)) ** _POWERS[share]
+                    total += max(similarities[i, q], np.float32(0)) ** _POWERS[share] * row_weights[nearest[i, q]]
                 for q in range(n_near):
-                    weight = max(similarities[i, q], np.float32(0)) ** _POWERS[share] / total
+                    weight = max(similarities[i, q], np.float32(0)) ** _POWERS[share] * row_weights[nearest[i, q]]
+                    weight /= total
                     for j in range(y_indptr[nearest[i, q]], y_indptr[nearest[i, q] + 1]):
                         label = y_labels[j]
                         if not seen[label]:
