@@ -156,6 +156,26 @@ def test_entries_other_than_zero_and_one_are_refused_with_their_place(make: Any,
 
 
 @pytest.mark.parametrize("make", [sparse.csr_matrix, np.asarray])
+def test_soft_labels_are_taken_where_they_are_asked_for(make: Any) -> None:
+    y, space = encode_targets(make(np.array([[0.0, 0.25, 1.0], [1e-60, 0.0, 0.5]])), soft=True)
+    assert space is None
+    assert y.dtype == np.float32
+    np.testing.assert_array_equal(y.toarray(), [[0, 0.25, 1], [0, 0, 0.5]])
+    assert y.nnz == 3
+
+
+@pytest.mark.parametrize("entry", [-0.1, 1.5, np.nan, np.inf])
+def test_soft_labels_outside_their_range_are_refused_with_their_place(entry: float) -> None:
+    with pytest.raises(DataError, match=r"0 and 1, or soft labels between them, but has .* at row 1, column 2"):
+        encode_targets(np.array([[0.0, 0.2, 1.0], [0.3, 0.0, entry]]), soft=True)
+
+
+def test_soft_labels_where_there_are_none_are_told_from_other_numbers() -> None:
+    with pytest.raises(DataError, match=r"0.5 at row 0, column 1 .*soft labels mean nothing here"):
+        encode_targets(np.array([[0.0, 0.5]]))
+
+
+@pytest.mark.parametrize("make", [sparse.csr_matrix, np.asarray])
 def test_counts_are_taken_where_they_are_asked_for(make: Any) -> None:
     y, space = encode_targets(make(np.array([[0.0, 2.0, 1.0], [300.0, 0.0, 0.0]])), counts=True)
     assert space is None

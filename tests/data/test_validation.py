@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from extremegp.data.validation import check_inputs
+from extremegp.data.validation import check_inputs, check_weights
 from extremegp.engine.matrices import entry_position
 from extremegp.errors import DataError
 
@@ -129,3 +129,42 @@ def test_a_sparse_matrix_that_points_outside_itself_is_refused() -> None:
 def test_entry_position_skips_empty_rows() -> None:
     X = sparse.csr_matrix(np.asarray([[0, 0], [0, 5], [0, 0], [6, 7]]))
     assert [entry_position(X, entry) for entry in range(3)] == [(1, 1), (3, 0), (3, 1)]
+
+
+def test_weights_are_numbers_one_for_each_row() -> None:
+    for given in ([0.5, 0, 2], np.array([0.5, 0, 2], np.float32), np.array([0.5, 0, 2], object)):
+        weights = check_weights(given, 3)
+        assert weights is not None
+        assert weights.dtype == np.float64
+        np.testing.assert_array_equal(weights, [0.5, 0, 2])
+    np.testing.assert_array_equal(check_weights(3.0, 2), [3, 3])
+
+
+@pytest.mark.parametrize("given", [None, 1, [1, 1, 1], np.ones(3, np.int8), [True, True, True]])
+def test_where_every_row_counts_once_there_are_no_weights(given: Any) -> None:
+    assert check_weights(given, 3) is None
+
+
+@pytest.mark.parametrize(
+    ("given", "problem"),
+    [
+        ([1, 2], r"3 numbers, one for each row; its shape is \(2,\)"),
+        ([[1], [2], [3]], r"its shape is \(3, 1\)"),
+        ([1, np.nan, 1], "nan at row 1"),
+        ([1, 1, np.inf], "inf at row 2"),
+        ([1, 1, 1e39], r"1e\+39 at row 2"),
+        ([-0.5, 1, 1], "-0.5 at row 0"),
+        ([0, 0, 0], "zero for every row"),
+        (["a", "b", "c"], "not of dtype"),
+        ([1, None, 2j], "3 numbers"),
+        ([[1], [2, 3], [4]], "3 numbers"),
+    ],
+)
+def test_weights_that_are_none_are_refused(given: Any, problem: str) -> None:
+    with pytest.raises(DataError, match=f"sample_weight .*{problem}"):
+        check_weights(given, 3)
+
+
+def test_what_has_weights_is_named() -> None:
+    with pytest.raises(DataError, match="one for each sequence"):
+        check_weights([1], 2, of="sequence")

@@ -199,3 +199,91 @@ def test_weights_of_an_array_start_at_its_scale():
     small = learn_lengthscales(x, y, rng=np.random.default_rng(1))[0]
     large = learn_lengthscales(1000 * x, y, rng=np.random.default_rng(1))[0]
     np.testing.assert_allclose(large, small - 2 * np.log(1000), atol=1e-3)
+
+
+WEIGHTS = np.random.default_rng(6).integers(1, 4, size=N)
+
+
+def _with_weights(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> regression.Fitted:
+    options = {} if weights is None else {"weights": weights.astype(np.float64)}
+    return fit_regression(_csr(x), _csr(y), rng=np.random.default_rng(0), **options)
+
+
+@pytest.fixture
+def known_lengthscales(monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, float]:
+    known = np.linspace(-0.5, 1.0, D, dtype=np.float32), 0.1
+    monkeypatch.setattr(regression, "learn_lengthscales", lambda x, y, rng, weights: known)
+    return known
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_weights_that_are_integers_are_repeated_rows(
+    subset: bool, known_lengthscales: tuple[np.ndarray, float], monkeypatch: pytest.MonkeyPatch
+):
+    x, y = _data()
+    y = 0.1 + 0.7 * y
+    rows, new = np.repeat(np.arange(N), WEIGHTS), sparse_rows(random_inputs(7, D, seed=9), torch.float32)
+    if subset:
+        monkeypatch.setattr(regression, "EXACT_ROWS", 20)
+        monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
+        kept = regression._chosen(N)
+        # The same points, whatever the number of rows.
+        monkeypatch.setattr(
+            regression, "_chosen", lambda n, _=None: kept if n == N else np.searchsorted(rows, kept)
+        )  # fmt: skip
+    weighted, repeated = _with_weights(x, y, WEIGHTS), _with_weights(x[rows], y[rows], None)
+    with torch.no_grad():
+        got, expected = (_probabilities(fitted.mean.logits(new)) for fitted in (weighted, repeated))
+        plain = _probabilities(_with_weights(x, y, None).mean.logits(new))
+    np.testing.assert_allclose(got, expected, atol=1e-3 if subset else 2e-5)
+    assert np.abs(got - plain).max() > 5e-3
+
+
+@pytest.mark.parametrize("subset", [False, True])
+def test_a_weighted_row_is_left_out_with_all_its_weight(
+    subset: bool, known_lengthscales: tuple[np.ndarray, float], monkeypatch: pytest.MonkeyPatch
+):
+    if subset:
+        monkeypatch.setattr(regression, "EXACT_ROWS", 20)
+        monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
+    x, y = _data()
+    fitted, (log_weights, noise) = _with_weights(x, y, WEIGHTS), known_lengthscales
+
+    def covariance(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+        return np.exp(-0.5 * (((a[:, None] - b[None]) ** 2) * np.exp(log_weights.astype(np.float64))).sum(-1))
+
+    mu = np.average(y, axis=0, weights=WEIGHTS)
+    points = x if not subset else x[regression._chosen(N)]
+    root = np.linalg.cholesky(covariance(points, points) + 1e-6 * np.eye(len(points)))
+    features = np.linalg.solve(root, covariance(points, x)).T
+    for i in range(N):
+        others = np.arange(N) != i
+        if subset:
+            a, weighted = features[others], features[others] * WEIGHTS[others, None]
+            solution = np.linalg.solve(a.T @ weighted + noise * np.eye(a.shape[1]), weighted.T @ (y[others] - mu))
+            expected = mu + features[i] @ solution
+        else:
+            k = covariance(x[others], x[others]) + np.diag(noise / WEIGHTS[others])
+            expected = mu + covariance(x[i : i + 1], x[others])[0] @ np.linalg.solve(k, y[others] - mu)
+        np.testing.assert_allclose(
+            _probabilities(fitted.logits[i]), np.clip(expected, 5e-3, 1 - 5e-3), atol=1e-3 if subset else 2e-5
+        )
+
+
+def test_the_scale_of_the_weights_goes_into_the_noise():
+    x, y = _data()
+    learn = {"rng": np.random.default_rng(0)}
+    plain, noise = learn_lengthscales(_csr(x), _csr(y), **learn)
+    scaled, noise_of_ten = learn_lengthscales(_csr(x), _csr(y), rng=np.random.default_rng(0), weights=np.full(N, 10.0))
+    np.testing.assert_allclose(scaled, plain, atol=1e-2)
+    assert noise_of_ten == pytest.approx(10 * noise, rel=1e-2)
+
+
+@pytest.mark.parametrize("largest", [1e-6, 1e9])
+def test_rows_of_any_weight_leave_the_regression_finite(largest: float):
+    x, y = _data()
+    weights = np.ones(N)
+    weights[:3] = largest
+    fitted = _with_weights(np.concatenate([x[:1], x[:-1]]), y, weights)
+    assert np.isfinite(fitted.logits).all()
+    assert torch.isfinite(fitted.mean.coefficients).all()

@@ -39,7 +39,14 @@ def new_x() -> np.ndarray:
 
 _MULTI_CLASS = "fits a target of several classes, one per row, which this estimator refuses by design"
 _MULTI_CLASS_COLUMN = "fits a single column of values such as 1 and 2, which is no indicator and is refused"
+_NAME_OF_TARGETS = "passes the targets as y, which are Y here"
 EXPECTED_FAILED_CHECKS = {
+    "check_sample_weights_pandas_series": _MULTI_CLASS_COLUMN,
+    "check_sample_weights_not_an_array": _MULTI_CLASS_COLUMN,
+    "check_sample_weights_shape": _MULTI_CLASS_COLUMN,
+    "check_sample_weights_not_overwritten": _MULTI_CLASS_COLUMN,
+    "check_sample_weight_equivalence_on_dense_data": _NAME_OF_TARGETS,
+    "check_sample_weight_equivalence_on_sparse_data": _NAME_OF_TARGETS,
     "check_classifiers_classes": _MULTI_CLASS,
     "check_decision_proba_consistency": _MULTI_CLASS,
     "check_classifiers_train": "expects predictions of shape (n,) where labels are given as n lists of names",

@@ -10,9 +10,10 @@ from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, SHARES, gath
 B, K, N, M, W = 6, 150, 80, 70, 100
 
 
-@pytest.mark.parametrize("lanes", [1, 4])
-def test_candidates_and_evidence_are_those_of_the_definition(lanes: int):
+@pytest.mark.parametrize(("lanes", "weighted"), [(1, False), (4, False), (1, True)])
+def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighted: bool):
     rng = np.random.default_rng(0)
+    row_weights = (0.1 + 3 * np.random.default_rng(1).random(N) if weighted else np.ones(N)).astype(np.float32)
     trees = np.stack([[rng.permutation(K)[:W] for _ in range(B)] for _ in range(2)]).astype(np.int32)
     scores = -5 * rng.random((2, B, W)).astype(np.float32)
     tree_sizes = rng.integers(0, W + 1, size=(2, B))
@@ -25,7 +26,7 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int):
     candidates, n_candidates = np.zeros((B, N_CANDIDATES), np.int32), np.zeros(B, np.int64)
     values = np.zeros((B, N_CANDIDATES, N_EVIDENCE), np.float32)
     gather_evidence(
-        B, trees, scores, tree_sizes, nearest, similarities, sizes, np.cumsum([0, *map(len, labels_of)]),
+        B, trees, scores, tree_sizes, nearest, similarities, sizes, row_weights, np.cumsum([0, *map(len, labels_of)]),
         np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), candidates, values,
         n_candidates, lanes=lanes,
     )  # fmt: skip
@@ -35,8 +36,9 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int):
         ]
         near = [(float(similarities[i, q]), int(nearest[i, q])) for q in range(sizes[i])]
         expected = reference(
-            found, near, labels_of, counts, shares=SHARES, best_of_each=module._BEST_OF_EACH, least=module._LEAST
-        )
+            found, near, labels_of, counts, shares=SHARES, best_of_each=module._BEST_OF_EACH, least=module._LEAST,
+            row_weights=row_weights,
+        )  # fmt: skip
         assert candidates[i, : n_candidates[i]].tolist() == list(expected)
         np.testing.assert_allclose(
             values[i, : n_candidates[i]], np.reshape(list(expected.values()), (-1, N_EVIDENCE)), rtol=2e-4, atol=1e-5

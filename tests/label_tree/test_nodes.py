@@ -30,6 +30,7 @@ def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 def fit(
     x: Any, above: Any, below: Any, parents: Any, *, first: int = 0, last: int | None = None, width: int = D,
     threshold: float = 0.0, variance: float = 2.0, n_passes: int = 500, tolerance: float = 1e-7, lanes: int = 1,
+    row_weights: Any = None,
 ) -> Nodes:  # fmt: skip
     rows, above, below = scipy.sparse.csr_matrix(x), scipy.sparse.csc_matrix(above), scipy.sparse.csc_matrix(below)
     last = len(parents) if last is None else last
@@ -37,10 +38,11 @@ def fit(
     kept, biases = np.zeros(n, np.int64), np.zeros(n, np.float32)
     features, weights = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
     squares = np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float32).ravel()
+    row_weights = np.asarray(np.ones(len(x)) if row_weights is None else row_weights, dtype=np.float32)
     fit_nodes(
-        n, rows.indptr, rows.indices, rows.data, squares, above.indptr, above.indices, below.indptr, below.indices,
-        parents, first, last, variance, n_passes, tolerance, threshold, 3, x.shape[1], kept, features, weights,
-        biases, lanes=lanes,
+        n, rows.indptr, rows.indices, rows.data, squares, row_weights, above.indptr, above.indices, below.indptr,
+        below.indices, parents, first, last, variance, n_passes, tolerance, threshold, 3, x.shape[1], kept, features,
+        weights, biases, lanes=lanes,
     )  # fmt: skip
     dense = np.zeros((n, x.shape[1]), np.float32)
     for node in range(n):
@@ -58,6 +60,27 @@ def test_the_weights_are_the_mode_of_the_penalised_likelihood(variance: float):
         weights, bias = node_mode(x[rows].astype(float), np.where(below[rows, node], 1.0, -1.0), variance)
         np.testing.assert_allclose(found.weights[node], weights, atol=2e-3 * max(1, np.abs(weights).max()))
         assert found.biases[node] == pytest.approx(bias, abs=2e-3 * max(1, np.abs(weights).max()))
+
+
+def test_weighted_rows_count_as_often_in_the_mode():
+    x, above, below, parents = data()
+    row_weights = 0.2 + 3 * np.random.default_rng(4).random(N)
+    found, plain = fit(x, above, below, parents, row_weights=row_weights), fit(x, above, below, parents)
+    for node, parent in enumerate(parents):
+        rows = above[:, parent]
+        signs = np.where(below[rows, node], 1.0, -1.0)
+        weights, bias = node_mode(x[rows].astype(float), signs, 2.0, row_weights[rows])
+        np.testing.assert_allclose(found.weights[node], weights, atol=2e-3 * max(1, np.abs(weights).max()))
+        assert found.biases[node] == pytest.approx(bias, abs=2e-3 * max(1, np.abs(weights).max()))
+    assert np.abs(found.weights - plain.weights).max() > 0.05
+
+
+def test_weights_of_rows_count_where_a_node_has_all_rows():
+    x, above, below, parents = data()
+    below[:, 0], row_weights = above[:, 0], np.linspace(0.5, 3, N).astype(np.float32)
+    total = row_weights[above[:, 0]].sum()
+    found = fit(x, above, below, parents, row_weights=row_weights)
+    assert found.biases[0] == pytest.approx(np.log((total + 0.5) / 0.5), rel=1e-5)
 
 
 def test_weights_beyond_the_threshold_stay():

@@ -79,12 +79,12 @@ def test_the_shift_has_the_derivatives_of_finite_differences() -> None:
 def test_the_gradient_is_that_of_the_log_likelihood_of_what_is_recorded() -> None:
     mean, variance = torch.linspace(-3, 3, 7).double()[None], torch.full((1, 7), 0.5).double()
     step = 1e-5
-    for target in (torch.zeros(1, 7), torch.ones(1, 7)):
+    for target in (torch.zeros(1, 7), torch.ones(1, 7), torch.full((1, 7), 0.3)):
         for recorded in (1.0, torch.tensor(0.4).double()):
 
             def loss(m: torch.Tensor, target: torch.Tensor = target, recorded: object = recorded) -> torch.Tensor:
                 p = recorded * expected_sigmoid(m, variance)
-                return -torch.where(target > 0, p.log(), (-p).log1p())
+                return -(target * p.log() + (1 - target) * (-p).log1p())
 
             difference = (loss(mean + step) - loss(mean - step)) / (2 * step)
             found = instance_noise._gradient(mean, variance, target, recorded)
@@ -116,3 +116,30 @@ def test_one_row_and_one_label_are_enough() -> None:
     noise = estimate(Utilities(mixing, Marginals(torch.zeros(1, 1), torch.ones(1, 1))), np.ones((1, 1)))
     assert torch.isfinite(noise.factor).all()
     assert noise.weight > 0
+
+
+def test_rows_count_by_their_weights() -> None:
+    utilities, y = together_and_apart()
+    # Of half the rows labels 0 and 1 exclude each other: without these, they go together.
+    mixed = y.copy()
+    mixed[N // 2 :, 1] = 1 - mixed[N // 2 :, 0]
+    weights = np.where(np.arange(N) < N // 2, 1.0, 1e-6)
+    covariance = [
+        noise.factor @ noise.factor.T
+        for noise in (estimate(utilities, mixed, weights=weights), estimate(utilities, mixed))
+    ]
+    assert covariance[0][0, 1] > 0.4
+    assert covariance[1][0, 1] < 0.2
+
+
+def test_labels_are_drawn_by_their_probabilities() -> None:
+    y = scipy.sparse.csr_matrix(np.tile([[0.1, 0.0, 0.6, 0.3]], (4000, 1)))
+    drawn = instance_noise._one_label_each(y, np.random.default_rng(0))
+    np.testing.assert_allclose(np.bincount(drawn, minlength=4) / 4000, [0.1, 0, 0.6, 0.3], atol=0.03)
+
+
+def test_soft_labels_that_are_nearly_certain_give_nearly_the_noise_of_labels() -> None:
+    utilities, y = together_and_apart()
+    covariance = (lambda noise: noise.factor @ noise.factor.T)(estimate(utilities, 0.98 * y + 0.01))
+    assert covariance[0, 1] > 0.3
+    assert covariance[0, 2] < -0.3

@@ -19,14 +19,14 @@ class Level(NamedTuple):
     biases: Array
 
 
-def node_mode(x: Array, signs: Array, variance: float) -> tuple[Array, float]:
-    """Weights and bias, both N(0, variance), at the largest posterior density of logistic labels."""
+def node_mode(x: Array, signs: Array, variance: float, row_weights: Array | float = 1.0) -> tuple[Array, float]:
+    """Weights and bias, both N(0, variance), at the largest posterior density of weighted logistic labels."""
 
     def loss(parameters: Array) -> tuple[float, Array]:
         margins = signs * (x @ parameters[:-1] + parameters[-1])
-        pull = -signs / (1 + np.exp(margins))
+        pull = -row_weights * signs / (1 + np.exp(margins))
         slope = np.append(x.T @ pull, pull.sum()) + parameters / variance
-        return float(np.logaddexp(0, -margins).sum() + parameters @ parameters / (2 * variance)), slope
+        return float((row_weights * np.logaddexp(0, -margins)).sum() + parameters @ parameters / (2 * variance)), slope
 
     found = minimize(loss, np.zeros(x.shape[1] + 1), jac=True, method="BFGS", options={"gtol": 1e-9})
     return found.x[:-1], float(found.x[-1])
@@ -63,6 +63,7 @@ def evidence(
     shares: Any,
     best_of_each: int,
     least: Any,
+    row_weights: Array,
 ) -> dict[int, list[float]]:
     """The candidates of one input and what speaks for them."""
     parts = [dict.fromkeys(range(len(counts)), 0.0) for _ in range(len(shares) + 1)]
@@ -70,10 +71,10 @@ def evidence(
         for label, probability in tree.items():
             parts[0][label] += probability / len(tree_probabilities)
     for part, (m, power) in zip(parts[1:], shares, strict=True):
-        total = sum(max(similarity, 0) ** power for similarity, _ in nearest[:m]) + 1e-9
+        total = sum(max(similarity, 0) ** power * row_weights[row] for similarity, row in nearest[:m]) + 1e-9
         for similarity, row in nearest[:m]:
             for label in labels_of[row]:
-                part[label] += max(similarity, 0) ** power / total
+                part[label] += max(similarity, 0) ** power * row_weights[row] / total
     chosen: set[int] = set()
     for part in parts[:3]:
         best = sorted(part, key=lambda label: (-part[label], label))[:best_of_each]

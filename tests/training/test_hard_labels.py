@@ -80,6 +80,15 @@ def test_labels_that_are_known_are_never_found_even_where_no_others_are_left():
     assert finder.find(mixing, h, torch.arange(10)).tolist() == [10, 11]
 
 
+def test_rows_that_weigh_more_have_more_say_in_what_is_found():
+    mixing, h, nothing = _mixing(2000), _latents(), torch.tensor([], dtype=torch.int64)
+    alone = _finder(mixing, 20).find(mixing, h[:1], nothing)
+    weights = torch.full((len(h),), 1e-12, dtype=h.dtype)
+    weights[0] = 1.0
+    assert torch.equal(_finder(mixing, 20).find(mixing, h, nothing, weights=weights), alone)
+    assert not torch.equal(_finder(mixing, 20).find(mixing, h, nothing), alone)
+
+
 # The clusters
 
 

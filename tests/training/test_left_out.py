@@ -50,7 +50,7 @@ def _refits(x: np.ndarray, y: np.ndarray, kind: str, *, leave_out: bool) -> np.n
 
 @pytest.fixture
 def known_hyperparameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extremegp.engine.mean.learn_lengthscales", lambda x, y, rng: (LOG_WEIGHTS, NOISE))
+    monkeypatch.setattr("extremegp.engine.mean.learn_lengthscales", lambda x, y, rng, weights: (LOG_WEIGHTS, NOISE))
 
 
 @pytest.fixture

@@ -219,3 +219,41 @@ def test_of_very_many_rows_or_entries_some_are_enough_to_start(kind: str, monkey
     rows = {row.tobytes() for row in _data()[0].toarray()}
     assert all({row.tobytes() for row in some} <= rows for some in seen)
     assert of_all.latents.inducing().shape == least.latents.inducing().shape
+
+
+def test_biases_and_spectral_loadings_of_weighted_rows_are_those_of_repeated_ones():
+    x, y = _data()
+    counts = np.random.default_rng(5).integers(1, 4, size=N)
+    rows = np.repeat(np.arange(N), counts)
+    models = []
+    for inputs, labels, weights in ((x, y, counts.astype(float)), (x[rows], y[rows], None)):
+        model = replace(SETTINGS, n_latent=3).build()
+        given = {"loadings_start": "spectral", "weights": weights}
+        model.start(TrainingData(inputs, labels, np.random.default_rng(0), **given))
+        models.append(model)
+    biases = [model.mixing.bias.detach() for model in models]
+    torch.testing.assert_close(*biases)
+    first, second = (model.mixing.loadings.detach() @ model.mixing.loadings.detach().T for model in models)
+    torch.testing.assert_close(first, second, rtol=1e-3, atol=1e-4)
+    assert float((biases[0] - _started(replace(SETTINGS, n_latent=3)).mixing.bias.detach()).abs().max()) > 1e-2
+
+
+def test_soft_labels_that_are_all_alike_have_no_direction():
+    x, _ = _data()
+    labels = scipy.sparse.csr_matrix(np.full((N, K), 0.3, dtype=np.float32))
+    model = replace(SETTINGS).build()
+    model.start(TrainingData(x, labels, np.random.default_rng(0), loadings_start="spectral"))
+    assert torch.isfinite(model.mixing.loadings).all()
+    np.testing.assert_allclose(torch.sigmoid(model.mixing.bias.detach()), 0.3, rtol=1e-5)
+
+
+def test_functions_of_classes_start_from_the_rows_that_most_likely_have_them():
+    rng = np.random.default_rng(0)
+    classes = np.repeat([0, 1, 2], 10)
+    x = (10 * np.eye(3)[classes] + 0.01 * rng.normal(size=(30, 3))).astype(np.float32)
+    y = scipy.sparse.csr_matrix((0.1 + 0.7 * np.eye(3)[classes]).astype(np.float32))
+    one_each = {"mixing": "identity", "n_latent": 3, "inducing": "separate", "normalise_inducing": False}
+    model = replace(SETTINGS, n_features=3, n_labels=3, likelihood="softmax", **one_each).build()
+    model.start(TrainingData(x, y, np.random.default_rng(0)))
+    for k, points in enumerate(model.latents.inducing().detach().numpy()):
+        np.testing.assert_allclose(points, np.tile(10 * np.eye(3)[k], (len(points), 1)), atol=0.1)

@@ -124,7 +124,7 @@ class LabelSpace:
         return [names[start:end] for start, end in zip(matrix.indptr[:-1], matrix.indptr[1:], strict=True)]
 
 
-def encode_targets(Y: Any, *, counts: bool = False) -> tuple[FloatCSR, LabelSpace | None]:
+def encode_targets(Y: Any, *, counts: bool = False, soft: bool = False) -> tuple[FloatCSR, LabelSpace | None]:
     """Bring multi-label targets into the one form that the library computes on.
 
     Args:
@@ -132,15 +132,16 @@ def encode_targets(Y: Any, *, counts: bool = False) -> tuple[FloatCSR, LabelSpac
             `frames.label_names` names), or a sequence or column of N lists of label names. Nested Python lists are
             always read as lists of names: give an indicator as array.
         counts: take 0, 1, 2 and so on in place of zeros and ones.
+        soft: take numbers from 0 to 1, the probabilities that labels apply, in an indicator.
 
     Returns:
-        The targets as N x K float32 CSR of ones, or counts, with sorted indices, a copy unless they are such a matrix
-        of ones that is mapped from files; and the label names if Y had names.
+        The targets as N x K float32 CSR of ones, counts or probabilities, with sorted indices, a copy unless they are
+        such a matrix of ones that is mapped from files; and the label names if Y had names.
 
     Raises:
         DataError: Y is one label per row, not 2-D, without rows or columns, not made of real numbers, or has an entry
-            other than 0 and 1, or than a count (its row and column are named; in a sparse Y, a position stored twice
-            counts as sum).
+            other than 0 and 1, than a count, or than a probability (its row and column are named; in a sparse Y, a
+            position stored twice counts as sum).
     """
     if isinstance(Y, (str, bytes, dict)):
         raise DataError(f"Y must be an indicator matrix or a list of label lists, not {type(Y).__name__}")
@@ -159,7 +160,7 @@ def encode_targets(Y: Any, *, counts: bool = False) -> tuple[FloatCSR, LabelSpac
         raise DataError(_one_label_each())
     if Y.ndim != 2:
         raise DataError(f"Y must be 2-D (rows x labels); its shape is {Y.shape}")
-    return _indicator(Y, counts), None
+    return _indicator(Y, counts, soft), None
 
 
 def _one_label_each() -> str:
@@ -169,7 +170,7 @@ def _one_label_each() -> str:
     )
 
 
-def _indicator(Y: Any, counts: bool) -> FloatCSR:
+def _indicator(Y: Any, counts: bool, soft: bool) -> FloatCSR:
     if Y.dtype.kind not in "biuf":
         raise DataError(
             f"Unknown label type: Y has dtype {Y.dtype}; an indicator has 0 and 1 as bool, integer or float numbers"
@@ -191,15 +192,22 @@ def _indicator(Y: Any, counts: bool) -> FloatCSR:
     sound = (values == 0) | (values == 1)
     if counts:
         sound = (values >= 0) & (values <= _MOST_COUNT) & (values == np.floor(values))
+    elif soft:
+        sound = (values >= 0) & (values <= 1)
     bad = np.flatnonzero(~sound)
     if bad.size:
         row, column = entry_position(matrix, int(bad[0]))
-        what = "counts, 0, 1, 2 and so on" if counts else "only 0 and 1"
+        what = "only 0 and 1, or soft labels between them" if soft else "only 0 and 1"
+        what = "counts, 0, 1, 2 and so on" if counts else what
+        between = not counts and 0 < matrix.data[bad[0]] < 1
         raise DataError(
             f"Y must hold {what}, but has {matrix.data[bad[0]]:g} at row {row}, column {column} (counted from 0)"
+            + ("; soft labels mean nothing here: threshold them, as by Y >= 0.5" if between else "")
         )
+    # What single precision does not tell from zero is none.
+    matrix = matrix.astype(np.float32)
     matrix.eliminate_zeros()
-    return matrix.astype(np.float32)
+    return matrix
 
 
 def check_label_names(Y: Any, space: LabelSpace | None, name: str = "Y") -> None:

@@ -127,6 +127,48 @@ def _cells(X: Any) -> Iterator[tuple[int, str, int, Any]]:
             yield row, "", len(cells), value
 
 
+def check_weights(
+    weights: Any, n_rows: int, name: str = "sample_weight", *, of: str = "row"
+) -> NDArray[np.float64] | None:
+    """Check what each of N rows counts.
+
+    Args:
+        weights: N numbers that are not negative, or one for all rows; None counts every row once.
+        n_rows: N.
+        name: what to call them in messages.
+        of: what there is a weight for.
+
+    Returns:
+        N weights, or None where every row counts once.
+
+    Raises:
+        DataError: they are not N finite numbers, one is negative, or all are zero; names the row.
+    """
+    if weights is None:
+        return None
+    try:
+        checked = np.asarray(weights)
+        checked = checked.astype(np.float64) if checked.dtype.kind in "biufO" else checked
+    except (TypeError, ValueError) as error:
+        raise DataError(f"{name} must be {n_rows} numbers, one for each {of}: {error}") from error
+    if checked.dtype != np.float64:
+        raise DataError(f"{name} must be {n_rows} numbers, one for each {of}, not of dtype {checked.dtype}")
+    if checked.ndim == 0:
+        checked = np.full(n_rows, checked)
+    if checked.shape != (n_rows,):
+        raise DataError(f"{name} must be {n_rows} numbers, one for each {of}; its shape is {checked.shape}")
+    # What is beyond single precision would be infinite in training.
+    bad = np.flatnonzero(~((checked >= 0) & (checked <= np.finfo(np.float32).max)))
+    if bad.size:
+        raise DataError(
+            f"{name} must be finite and not negative, but is {checked[bad[0]]:g} at {of} {bad[0]} (counted from 0); "
+            f"a {of} of weight 0 is left out"
+        )
+    if n_rows and not checked.any():
+        raise DataError(f"{name} is zero for every {of}: there is nothing to learn from; give some a positive weight")
+    return None if (checked == 1).all() else checked
+
+
 def _sound(X: FloatCSR, name: str) -> bool:
     """Whether a mapped matrix can be used as it is; else it must be put in order, which copies it."""
     if min(X.shape) < 1:

@@ -100,13 +100,22 @@ def column_counts(X: FloatCSR) -> NDArray[np.int64]:
     return counts
 
 
-def column_sums(X: FloatCSR) -> NDArray[np.float64]:
-    """The sum of every column, D."""
+def column_sums(X: FloatCSR, row_weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """The sum of every column, D, of rows that count as much as their weights say; 1 by default."""
     sums = np.zeros(X.shape[1])
     for rows in row_blocks(X.indptr):
         entries = slice(int(X.indptr[rows.start]), int(X.indptr[rows.stop]))
-        sums += np.bincount(X.indices[entries], weights=X.data[entries], minlength=X.shape[1])
+        values: NDArray[Any] = X.data[entries]
+        if row_weights is not None:
+            values = values * np.repeat(row_weights[rows], np.diff(X.indptr[rows.start : rows.stop + 1]))
+        sums += np.bincount(X.indices[entries], weights=values, minlength=X.shape[1])
     return sums
+
+
+def column_means(X: FloatCSR, row_weights: NDArray[np.float64] | None = None) -> NDArray[np.float64]:
+    """The weighted mean of every column, D."""
+    total = X.shape[0] if row_weights is None else float(row_weights.sum())
+    return column_sums(X, row_weights) / total
 
 
 def increasing(row_ends: NDArray[Any], indices: NDArray[Any]) -> bool:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 
 from extremegp.engine.kernels import squared_exponential
 from extremegp.engine.linalg import inverse, inverse_cholesky
+from extremegp.engine.matrices import column_means
 from extremegp.engine.part import Part, TrainingData
 from extremegp.engine.sparse import Inputs, Matrix, SparseRows
 
@@ -28,6 +29,8 @@ Link = Literal["logit", "log"]
 EXACT_ROWS, SUBSET_POINTS = 16384, 4096
 """More rows than the first are represented by as many of them as the second says, unless told otherwise."""
 _FLOOR = 5e-3
+_LEAST_NOISE, _MOST_NOISE = 1e-4, 1e8
+"""Of the noise variance of a row with a weight, beside covariances of 1."""
 _BLOCK_ELEMENTS = 1 << 24
 _SUBSET, _STEPS, _RATE = 800, 100, 0.05
 
@@ -74,7 +77,9 @@ class RegressionMean(Part):
 
     def fit(self, data: TrainingData) -> NDArray[np.float32]:
         """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
-        fitted = fit_regression(data.x, data.y, rng=data.rng, link=self.link, n_points=len(self.coefficients))
+        fitted = fit_regression(
+            data.x, data.y, rng=data.rng, link=self.link, n_points=len(self.coefficients), weights=data.weights
+        )
         self.load_state_dict(fitted.mean.state_dict())
         return fitted.logits
 
@@ -156,6 +161,7 @@ def fit_regression(
     rng: np.random.Generator,
     link: Link = "logit",
     n_points: int | None = None,
+    weights: NDArray[np.float64] | None = None,
 ) -> Fitted:
     """Learn the lengthscales and the noise, then regress the labels of all rows.
 
@@ -164,32 +170,35 @@ def fit_regression(
 
     Args:
         x: inputs, N x D.
-        y: labels that are 1, N x K.
+        y: labels, N x K, in (0, 1].
         rng: decides the subsets that lengthscales are learnt on.
         link: what the mean function makes of the regression.
         n_points: rows to keep; by default all rows up to `EXACT_ROWS`, and `SUBSET_POINTS` of more.
+        weights: precisions of the rows, N: the noise variance of each is divided by its own. None for 1.
     """
-    log_weights, noise = learn_lengthscales(x, y, rng=rng)
+    log_weights, noise = learn_lengthscales(x, y, rng=rng, weights=weights)
+    precisions = None if weights is None else torch.from_numpy(weights)
     kept, n_stored = points_kept(x, n_points)
     mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link)
     with torch.no_grad():
         mean.keep(x[_chosen(x.shape[0], n_points)])
         mean.weights.copy_(torch.from_numpy(np.exp(log_weights)))
-        mean.frequencies.copy_(torch.from_numpy(np.asarray(y.mean(axis=0)).ravel()))
+        mean.frequencies.copy_(torch.from_numpy(_frequencies(y, weights)))
         solve = _solve_all if kept == x.shape[0] else _solve_subset
-        coefficients, left_out = solve(mean.scaled_points(), x, y, mean.frequencies, noise)
+        coefficients, left_out = solve(mean.scaled_points(), x, y, mean.frequencies, noise, precisions)
         mean.coefficients.copy_(coefficients)
         return Fitted(mean, mean.linked(left_out).float().numpy())
 
 
 @torch.enable_grad()
 def learn_lengthscales(
-    x: Matrix, y: scipy.sparse.csr_matrix, *, rng: np.random.Generator
+    x: Matrix, y: scipy.sparse.csr_matrix, *, rng: np.random.Generator, weights: NDArray[np.float64] | None = None
 ) -> tuple[NDArray[np.float32], float]:
     """Log of the weights w (D) and the noise variance that predict rows left out of random subsets best.
 
     The criterion is the squared error of the leave-one-out predictions, over all labels. Weights start alike for an
-    array; else rare features start with more than common ones.
+    array; else rare features start with more than common ones. Where rows have `weights`, of mean one in the criterion,
+    a row is left out with all of its own, and the noise variance is that of a row of weight one.
     """
     n_rows, n_features = x.shape
     if isinstance(x, scipy.sparse.csr_matrix):
@@ -199,8 +208,8 @@ def learn_lengthscales(
     else:
         start, spread = np.zeros(n_features), float(x.var(axis=0, dtype=np.float64).sum())
     log_weights = torch.from_numpy(start + math.log(2 / max(spread, 1e-12))).float().requires_grad_()
-    log_noise = torch.tensor(math.log(0.2), requires_grad=True)
-    frequencies = torch.from_numpy(np.asarray(y.mean(axis=0), dtype=np.float32).ravel())
+    log_noise = torch.tensor(math.log(0.2 * (1.0 if weights is None else weights.mean())), requires_grad=True)
+    frequencies = torch.from_numpy(_frequencies(y, weights))
     optimizer = torch.optim.Adam([log_weights, log_noise], lr=_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, _STEPS, pct_start=0.2, cycle_momentum=False)
     for _ in range(_STEPS):
@@ -216,11 +225,16 @@ def learn_lengthscales(
         targets = torch.from_numpy(y[rows].toarray()).float() - frequencies
         norms = inputs.square().sum(1)
         covariance = squared_exponential(inputs @ inputs.T, norms.unsqueeze(1), norms)
-        noisy = covariance + log_noise.exp() * torch.eye(len(rows))
+        precisions = None if weights is None else torch.from_numpy(weights[rows]).float()
+        noise = log_noise.exp() if precisions is None else _noises(log_noise.exp(), precisions)
+        noisy = covariance + noise * torch.eye(len(rows))
         precision = torch.cholesky_inverse(torch.linalg.cholesky(noisy))
         residual = (precision @ targets) / precision.diagonal().unsqueeze(1)
         optimizer.zero_grad()
-        residual.square().mean(0).sum().backward()  # type: ignore[no-untyped-call]
+        squares = residual.square()
+        if weights is not None and precisions is not None:
+            squares = squares * (precisions / weights.mean()).unsqueeze(1)
+        squares.mean(0).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
     return log_weights.detach().numpy(), float(log_noise.detach().exp())
@@ -255,46 +269,71 @@ def _scaled(x: Matrix | Inputs, scale: Tensor) -> _ScaledRows:
     return _ScaledRows(matrix, torch.from_numpy(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()), scale)
 
 
+def _frequencies(y: scipy.sparse.csr_matrix, weights: NDArray[np.float64] | None) -> NDArray[np.float32]:
+    means = y.mean(axis=0) if weights is None else column_means(y, weights)
+    return np.asarray(means, dtype=np.float32).ravel()
+
+
+def _noises(noise: Tensor | float, precisions: Tensor) -> Tensor:
+    """s2 / w_i, where a row of any weight is neither certain nor unknown to single precision."""
+    least = min(float(torch.as_tensor(noise).detach()), _LEAST_NOISE)
+    return (noise / precisions).clamp(min=least, max=_MOST_NOISE)
+
+
 def _solve_all(
-    points: _ScaledRows, x: Matrix, y: scipy.sparse.csr_matrix, frequencies: Tensor, noise: float
+    points: _ScaledRows,
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    frequencies: Tensor,
+    noise: float,
+    precisions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Coefficients a = (K + s2 I)^-1 (y - mu), and y - a / diag (K + s2 I)^-1."""
+    """Coefficients a = (K + S)^-1 (y - mu), S = s2 I or diag s2 / w_i, and y - a / diag (K + S)^-1."""
     targets = torch.from_numpy(y.toarray()).float()
     covariance = torch.cat(list(points.covariances(points))).float()
-    covariance.diagonal().add_(noise)
+    covariance.diagonal().add_(noise if precisions is None else _noises(noise, precisions).float())
     precision = inverse(covariance)
     coefficients = precision @ (targets - frequencies)
     return coefficients, targets - coefficients / precision.diagonal().unsqueeze(1)
 
 
 def _solve_subset(
-    points: _ScaledRows, x: Matrix, y: scipy.sparse.csr_matrix, frequencies: Tensor, noise: float
+    points: _ScaledRows,
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    frequencies: Tensor,
+    noise: float,
+    precisions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
-    """Ridge regression on L^-1 k_Z(x), K_Z = L L'; with hat values h, (fit - h y) / (1 - h)."""
+    """Ridge regression on L^-1 k_Z(x), K_Z = L L', weighted; with hat values h, (fit - h y) / (1 - h)."""
     size = len(points.norms)
     covariance = torch.cat(list(points.covariances(points))).double()
     covariance.diagonal().add_(1e-6)
     inverse_root = inverse_cholesky(covariance, relative_jitter=0.0, dtype=torch.float32)
     rows = _scaled(x, points.scale)
 
-    def blocks() -> Iterator[tuple[Tensor, Tensor]]:
+    def blocks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Features of a block of rows, these times their weights, and the labels."""
         start = 0
         for block in rows.covariances(points):
-            targets = torch.from_numpy(y[start : start + len(block)].toarray()).float()
-            yield block.float() @ inverse_root.T, targets
+            own = slice(start, start + len(block))
+            features, targets = block.float() @ inverse_root.T, torch.from_numpy(y[own].toarray()).float()
+            yield features, features if precisions is None else features * precisions[own, None].float(), targets
             start += len(block)
 
     # Sums over many rows: in float32 their rounding would reach the size of the noise.
     precision, projected = noise * torch.eye(size, dtype=torch.float64), torch.zeros(size, y.shape[1])
-    for features, targets in blocks():
-        precision += features.T @ features
-        projected.addmm_(features.T, targets - frequencies)
+    for features, weighted, targets in blocks():
+        precision += weighted.T @ features
+        projected.addmm_(weighted.T, targets - frequencies)
     whitener = inverse_cholesky(precision, relative_jitter=0.0, dtype=torch.float32)
     del precision
     solution = whitener.T @ (whitener @ projected)
     left_out = []
-    for features, targets in blocks():
-        hat = (features @ whitener.T).square().sum(1, keepdim=True).clamp(max=1 - 1e-4)
+    for features, weighted, targets in blocks():
+        whitened = features @ whitener.T
+        hats = whitened.square() if precisions is None else whitened * (weighted @ whitener.T)
+        hat = hats.sum(1, keepdim=True).clamp(max=1 - 1e-4)
         left_out.append((frequencies + features @ solution - hat * targets) / (1 - hat))
     return inverse_root.T @ solution, torch.cat(left_out)
 

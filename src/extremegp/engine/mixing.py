@@ -17,7 +17,7 @@ from torch.autograd.function import once_differentiable
 
 from extremegp.engine.latents.base import Marginals
 from extremegp.engine.linalg import tensor_float32
-from extremegp.engine.matrices import column_counts, column_sums, row_blocks
+from extremegp.engine.matrices import column_counts, row_blocks
 from extremegp.engine.part import Part, StepSizes, TrainingData
 from extremegp.engine.sparse import SparseRows, fill, matmul
 
@@ -175,7 +175,7 @@ class FactorMixing(Mixing):
         """N(0, 1/P), or the principal directions of the labels."""
         n_latent = self.loadings.shape[1]
         if data.loadings_start == "spectral":
-            fill(self.loadings, _principal_loadings(data.y, n_latent, data.rng))
+            fill(self.loadings, _principal_loadings(data, n_latent))
             return
         # In blocks, for the draws are float64 and a wide model should not need several times its own memory to start.
         for start in range(0, self.n_utilities, _START_ROWS):
@@ -305,22 +305,31 @@ class IdentityMixing(Mixing):
         return 2 * 6 * sizes.rows * (sizes.labels if sizes.partial else self.n_utilities)
 
 
-def _principal_loadings(y: scipy.sparse.csr_matrix, n_latent: int, rng: np.random.Generator) -> NDArray[np.float64]:
+def _principal_loadings(data: TrainingData, n_latent: int) -> NDArray[np.float64]:
     """Principal directions of the labels times their standard deviations, K x P, of mean square 1/P.
 
     There are at most min(N, K) - 1 of them; other columns are small and random.
     """
+    y, rng, weights = data.y, data.rng, data.weights
     n_rows, n_labels = y.shape
-    counts, means = column_counts(y), column_sums(y) / n_rows
+    means = data.frequencies
     found = min(n_latent, n_rows - 1, n_labels - 1)
     loadings = rng.normal(scale=0.1 / np.sqrt(n_latent), size=(n_labels, n_latent))
-    # Labels that all rows have, or none, are nothing once they are centred.
-    if found > 0 and ((counts > 0) & (counts < n_rows)).any():
+    # Labels that all rows have alike are nothing once they are centred.
+    if found > 0 and _any_varies(y):
         centred = _float64_operator(y) - aslinearoperator(np.ones((n_rows, 1))) @ aslinearoperator(means[None])
+        if weights is not None:
+            centred = aslinearoperator(scipy.sparse.diags(np.sqrt(weights))) @ centred
         _, deviations, directions = svds(centred, k=found, random_state=int(rng.integers(2**31)))
         principal = directions.T[:, ::-1] * deviations[::-1]
         loadings[:, :found] = principal / max(np.sqrt(n_latent * np.square(principal).mean()), 1e-12)
     return loadings
+
+
+def _any_varies(y: scipy.sparse.csr_matrix) -> bool:
+    """Whether some label is not the same in all rows."""
+    counts, first = column_counts(y), y[0].toarray().ravel()
+    return bool(((counts > 0) & (counts < y.shape[0])).any() or (y.data != first[y.indices]).any())
 
 
 def _float64_operator(y: scipy.sparse.csr_matrix) -> LinearOperator:

@@ -24,7 +24,7 @@ class ELBO(NamedTuple):
     """The evidence lower bound of the whole data set, estimated from a batch: scale * data - kl.
 
     Attributes:
-        data: sum over the batch of E_q[log p(y | f)].
+        data: weighted sum over the batch of E_q[log p(y | f)].
         kl: KL[q || p].
         scale: N / B.
     """
@@ -119,11 +119,11 @@ class VariationalModel(nn.Module):
             part.start(data)
         self.likelihood.start(data)
         applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
-        bias, logits = self.likelihood.start_bias(applies, data.n_rows), None
+        bias, logits = self.likelihood.start_bias(applies, data.n_counted), None
         if self.mean_function is not None:
             logits = self.mean_function.fit(data)
             # The regression starts from the recorded frequencies itself.
-            bias -= self.likelihood.start_bias(data.frequencies, data.n_rows)
+            bias -= self.likelihood.start_bias(data.frequencies, data.n_counted)
         fill(self.mixing.bias, bias)
         self.mixing.start_loadings(data)
         return logits

@@ -17,7 +17,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extremegp.engine.matrices import column_sums
+from extremegp.engine.matrices import column_means
 from extremegp.engine.sparse import Inputs, Matrix, row_block
 
 _SAMPLE_ROWS = 2000
@@ -29,11 +29,12 @@ class TrainingData:
 
     Attributes:
         x: inputs, N x D.
-        y: labels, N x K; of classes, 1 in the column of the class.
+        y: labels, N x K, in (0, 1] where they are soft; of classes, 1 in the column of the class, or probabilities.
         rng: decides the start.
         inducing_start: where inducing inputs start: centres of a mini-batch k-means, or rows drawn at random.
         loadings_start: loadings are drawn at random, or "spectral": the principal directions of the labels.
         propensities: with which probability labels that apply are recorded, K; None for 1.
+        weights: what each row counts, N, positive; None for 1.
     """
 
     x: Matrix
@@ -42,15 +43,21 @@ class TrainingData:
     inducing_start: Literal["kmeans", "rows"] = "kmeans"
     loadings_start: Literal["random", "spectral"] = "random"
     propensities: NDArray[np.float64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     @property
     def n_rows(self) -> int:
         return int(self.x.shape[0])
 
+    @property
+    def n_counted(self) -> int:
+        """How many rows these count as: the sum of their weights, at least one."""
+        return self.n_rows if self.weights is None else max(1, round(float(self.weights.sum())))
+
     @cached_property
     def frequencies(self) -> NDArray[np.float64]:
-        """Mean of each label as recorded, K: the share of the rows with it, or the mean count."""
-        return column_sums(self.y) / self.n_rows
+        """Weighted mean of each label as recorded, K: the share of the rows with it, or the mean count."""
+        return column_means(self.y, self.weights)
 
     @cached_property
     def sample(self) -> Inputs:
@@ -68,6 +75,7 @@ class StepSizes(NamedTuple):
         sequences: S, of the batch; 0 where rows stand alone.
         draws: R, of the functions.
         partial: whether functions of other labels are left out of the step.
+        classes: that a row may have; 1 unless labels are soft.
     """
 
     rows: int
@@ -76,6 +84,7 @@ class StepSizes(NamedTuple):
     sequences: int = 0
     draws: int = 1
     partial: bool = False
+    classes: int = 1
 
 
 class Part(nn.Module, ABC):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cached_property
+from functools import cached_property, partial
 
 import torch
 from jaxtyping import Float, Int
@@ -92,14 +92,26 @@ class Utilities:
         total = self.mixing.weighted_mean_sum(self.latents, y)
         return total if self.offset is None else total + y.values @ self.offset[y.rows, y.columns]
 
-    def expectation_sum(self, moments: Moments, weights: Float[Tensor, " K"] | None = None) -> Float[Tensor, ""]:
-        """sum_ik w_k E g(f_ik) of a function g with known Gaussian expectations, in chunks of the labels where it can.
+    def rows(self, index: Int[Tensor, " R"]) -> Utilities:
+        """Those of some of the inputs, or of some more than once."""
+        return Utilities(self.mixing, self.latents.rows(index), None if self.offset is None else self.offset[index])
+
+    def expectation_sum(
+        self,
+        moments: Moments,
+        weights: Float[Tensor, " K"] | None = None,
+        row_weights: Float[Tensor, " B"] | None = None,
+    ) -> Float[Tensor, ""]:
+        """sum_ik v_i w_k E g(f_ik) of a function g with known Gaussian expectations, in chunks of labels where it can.
 
         Args:
             moments: of means and variances of the utilities of a range of labels, B x L, and that range: E g(f), and
                 its derivatives by mean and variance. It may overwrite the means.
             weights: w; 1 throughout by default.
+            row_weights: v; 1 throughout by default.
         """
+        if row_weights is not None:
+            moments = partial(_weighed, moments, row_weights.unsqueeze(1))
         return self.mixing.expectation_sum(self.latents, self.offset, moments, weights)
 
     def sample(self, noise: Float[Tensor, "S B P"]) -> Float[Tensor, "S B K"]:
@@ -112,3 +124,10 @@ class Utilities:
         assert self._draw is not None
         f = self.mixing.at(self._draw(lengths, n_draws, generator))
         return f if self.offset is None else f + self.offset
+
+
+def _weighed(
+    moments: Moments, row_weights: Float[Tensor, "B 1"], mean: Tensor, variance: Tensor, labels: slice
+) -> tuple[Tensor, Tensor, Tensor]:
+    value, by_mean, by_variance = moments(mean, variance, labels)
+    return value * row_weights, by_mean * row_weights, by_variance * row_weights

@@ -24,7 +24,8 @@ from extremegp.engine.part import TrainingData
 from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.origin import DataOrigin
-from extremegp.metrics import TopK, precision_at_k
+from extremegp.estimators.weights import check_likelihood, first_gains, weighted_mean
+from extremegp.metrics import TopK
 from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.predictor import Predictor
@@ -50,26 +51,36 @@ class Examples(NamedTuple):
 
     Attributes:
         x: inputs, N x D.
-        y: labels, N x K; of a class never seen in training a row has none.
+        y: labels, N x K, or probabilities of labels or classes; of a class never seen in training a row has none.
         lengths: of the sequences; None where rows stand alone.
+        weights: what each row counts, or each sequence, none of them 0; None where all count once.
     """
 
     x: FloatMatrix
     y: FloatCSR
     lengths: NDArray[np.int64] | None = None
+    weights: NDArray[np.float64] | None = None
 
     @property
     def n_units(self) -> int:
         """How many rows or sequences."""
         return self.x.shape[0] if self.lengths is None else len(self.lengths)
 
+    @property
+    def row_weights(self) -> NDArray[np.float64] | None:
+        """What each row counts: that of its sequence."""
+        if self.weights is None or self.lengths is None:
+            return self.weights
+        return np.repeat(self.weights, self.lengths)
+
     def part(self, units: NDArray[np.int64]) -> Examples:
         """Some of the rows or sequences."""
+        weights = None if self.weights is None else self.weights[units]
         if self.lengths is None:
-            return Examples(take_rows(self.x, units), take_rows(self.y, units))
+            return Examples(take_rows(self.x, units), take_rows(self.y, units), weights=weights)
         ends, lengths = np.cumsum(self.lengths)[units], self.lengths[units]
         rows = np.concatenate([np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)])
-        return Examples(self.x[rows], self.y[rows], lengths)
+        return Examples(self.x[rows], self.y[rows], lengths, weights)
 
     def in_suited_form(self) -> Examples:
         """With inputs in the form that is faster for them, CSR or an array: equal numbers then train equal models."""
@@ -156,9 +167,10 @@ def fit_model(
         reporter.phase(f"fitting the mean function: regression of the labels on {settings.n_mean_points} rows")
     model = settings.build()
     check_shareable(model, machine)
+    check_likelihood(model.likelihood, data.y, data.weights, by_pairs=training.label_sampling == "pair")
     translated = translate(params)
     starts = {name: translated[name] for name in ("inducing_start", "loadings_start")}
-    start = TrainingData(data.x, data.y, rng, propensities=propensities, **starts)
+    start = TrainingData(data.x, data.y, rng, propensities=propensities, weights=data.row_weights, **starts)
     if data.lengths is not None:
         start.sample  # noqa: B018 (drawn first, whatever the latents)
     mean_logits = model.start(start)
@@ -170,6 +182,7 @@ def fit_model(
         data.y,
         training,
         lengths=data.lengths,
+        weights=data.weights,
         mean_logits=mean_logits,
         reporter=reporter,
         validate=None if held_out is None else validator(model, held_out),
@@ -222,7 +235,7 @@ def _planned(
             item_size=item_size,
             optimizer_state=training.optimizer_state,
             n_copies=validated + (params["checkpoint"] is not None),
-            **_batch_sizes(data, training),
+            **_batch_sizes(data, training, has_classes=settings.likelihood_class.has_classes),
         )
 
     without_mean = ', or set mean_function="zero"' if n_points else ""
@@ -237,10 +250,11 @@ def _planned(
     return plan
 
 
-def _batch_sizes(data: Examples, training: TrainingSettings) -> dict[str, int]:
+def _batch_sizes(data: Examples, training: TrainingSettings, *, has_classes: bool) -> dict[str, int]:
     """What the sizes of a batch are to `training_memory`."""
     if data.lengths is None:
-        return {"batch_size": training.batch_size}
+        of_classes = training.label_sampling != "pair" and has_classes
+        return {"batch_size": training.batch_size, "n_classes": -(-data.y.nnz // data.n_units) if of_classes else 1}
     # A batch of the longest sequences.
     tokens = int(np.sort(data.lengths)[-training.batch_size :].sum())
     return {
@@ -282,7 +296,8 @@ def instance_noise(
     offsets = [block.offset for block in blocks if block.offset is not None]
     utilities = Utilities(model.mixing, latents, torch.cat(offsets) if offsets else None)
     propensities = getattr(model.likelihood, "propensities", None)
-    return estimate_instance_noise(utilities, data.y[rows], rng=rng, propensities=propensities)
+    weights = None if data.weights is None else data.weights[rows]
+    return estimate_instance_noise(utilities, data.y[rows], rng=rng, propensities=propensities, weights=weights)
 
 
 def stored_in_memory(matrix: FloatMatrix) -> int:
@@ -338,8 +353,11 @@ def checked_device(name: Any) -> torch.device:
 
 
 def validator(model: VariationalModel, held_out: Examples) -> Callable[[], float]:
-    """P@1 of the current parameters: of classes, accuracy. What the mean function says does not change with them."""
-    x, y, lengths = held_out
+    """P@1 of the current parameters: of classes, accuracy. What the mean function says does not change with them.
+
+    It is the mean over weighted rows, of soft labels the expected one.
+    """
+    x, y, lengths, _ = held_out
     y = y.sign() if model.likelihood.has_counts else y
 
     def of_sequences() -> Iterator[NDArray[Any]]:
@@ -356,7 +374,7 @@ def validator(model: VariationalModel, held_out: Examples) -> Callable[[], float
     def score() -> float:
         with torch.no_grad():
             best = [TopK.from_scores(block, 1) for block in (of_rows() if lengths is None else of_sequences())]
-        return float(precision_at_k(y, TopK.concatenate(best), (1,))[0])
+        return weighted_mean(first_gains(y, TopK.concatenate(best)), held_out.row_weights)
 
     return score
 

@@ -24,6 +24,7 @@ from extremegp.estimators.fitting import content_hash, fingerprint
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encode_as_known
 from extremegp.estimators.origin import DataOrigin, Origin
 from extremegp.estimators.parameters import RunParameters
+from extremegp.estimators.weights import without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.settings.domains import number
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
@@ -101,6 +102,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         self,
         X: Any,
         Y: Any,
+        sample_weight: Any = None,
         *,
         validation: tuple[Any, Any] | None = None,
         label_names: Sequence[str | int] | None = None,
@@ -110,13 +112,18 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         Args:
             X: inputs, N x D, CSR or dense; with features="text" N strings, as a list, a column or a data
                 frame of one.
-            Y: labels: an N x K indicator (sparse, array or data frame), or N lists of label names.
+            Y: labels: an N x K indicator (sparse, array or data frame), or N lists of label names. There are no soft
+                labels: the nodes of a tree ask whether any label below them applies, which probabilities of each do not
+                say.
+            sample_weight: what each of the N rows counts, or one number for all: in the nodes, among the neighbours and
+                in what their evidence is worth. 0 leaves a row out.
             validation: (X, Y) to report P@1 on, in `history_`.
             label_names: names of the K columns where Y is an indicator; by default those of the data frame, or their
                 numbers.
 
         Raises:
-            DataError: X or Y cannot be used, or their lengths differ; fewer than two rows have a label.
+            DataError: X, Y or weights cannot be used, or their lengths differ; Y has soft labels; fewer than two rows
+                have a label.
             SettingsError: a parameter is outside its domain.
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
@@ -124,6 +131,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if Y is None:
             raise DataError("LabelTreeGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
+        X, Y, weights = without_absent(X, Y, sample_weight)
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         x, y = (scipy.sparse.csr_matrix(matrix, dtype=np.float32) for matrix in (x, y))
         if validation is not None:
@@ -154,8 +162,9 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             training,
             reporter=ProgressReporter() if self.verbose and machine.leads else NoReporter(),
             world=machine,
+            weights=weights,
             checkpoint=self.checkpoint,
-            fingerprint=fingerprint([content], asdict(training)),
+            fingerprint=fingerprint([content] if weights is None else [content, weights], asdict(training)),
         )
         self._adopt(
             model,
@@ -225,15 +234,16 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
 
     @classmethod
     def _settings_from(cls, values: Any, parts: Sequence[type[Part]]) -> LabelTreeSettings:
-        names = [name for name in LabelTreeSettings.__dataclass_fields__ if name != "trees"]
+        names = [name for name in LabelTreeSettings.__dataclass_fields__ if name not in ("trees", "weighted")]
         try:
             trees = tuple(tuple(LevelSizes(*map(_size, level)) for level in tree) for tree in values["trees"])
-            settings = LabelTreeSettings(trees=trees, **{name: _size(values[name]) for name in names})
+            sizes = {name: _size(values[name]) for name in names}
+            settings = LabelTreeSettings(trees=trees, weighted=values.get("weighted", False) is True, **sizes)
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError("the model settings are incomplete or of another version") from error
         # Compiled searches have room for the best of at least one node.
         in_domain = 1 <= settings.beam <= _MOST_NODES and 1 <= settings.n_inducing <= _MOST_INDUCING
-        if not in_domain or not trees or not all(trees) or values.keys() != {*names, "trees"}:
+        if not in_domain or not trees or not all(trees) or values.keys() - {"weighted"} != {*names, "trees"}:
             raise SettingsError("the model settings contradict themselves")
         return settings
 

@@ -12,14 +12,16 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import ClassSpace, FloatMatrix, encode_classes, one_hot, suited_features
+from extremegp.data import ClassSpace, FloatCSR, FloatMatrix, encode_classes, one_hot, suited_features
 from extremegp.data.frames import column_names
+from extremegp.data.soft_labels import are_class_probabilities, class_probabilities_of, encode_class_probabilities
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
 from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.classes import ClassEstimator, Uncertainty
 from extremegp.estimators.fitting import Examples, check_lengths, split
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
+from extremegp.estimators.weights import first_gains, label_counts, weighted_mean, without_absent
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import stack
 from extremegp.settings.domains import number
@@ -71,7 +73,7 @@ class MultiClassGPClassifier(
             the classes with the highest mean utilities, which may differ a little from those that `predict` chooses.
         settings_: the `ModelSettings` that were resolved.
         lowered_: as in `MultiLabelGPClassifier`.
-        label_counts_: training rows of each class (K).
+        label_counts_: training rows of each class (K), whatever their weights; of soft labels their sums, rounded.
         n_rows_: training rows.
 
     Examples:
@@ -95,42 +97,46 @@ class MultiClassGPClassifier(
     n_sampled_classes: int | float | Literal["auto"] | None = "auto"
     class_sampling: Literal["frequency", "uniform", "pair"] = "frequency"
 
-    def fit(self, X: Any, y: Any, *, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, validation: tuple[Any, Any] | None = None) -> Self:
         """Train the model.
 
         Args:
             X: inputs, N x D, CSR or dense; with features="text" N strings, as a list, a column or a data
                 frame of one.
-            y: the class of every row, N strings, integers or booleans; at least two classes.
+            y: the class of every row, N strings, integers or booleans; at least two classes. Or soft labels, N x K
+                probabilities whose rows add up to one (an array, sparse matrix or data frame): the names of the columns
+                of a data frame are the classes, others are 0 to K - 1.
+            sample_weight: what each of the N rows counts, or one number for all: the weight of its log-likelihood, so
+                that an integer is the same as to repeat the row as often, and 0 as to leave it out. Weights are not
+                scaled: those that add up to less than N make data that say less.
             validation: (X, y) to choose the best epoch on, instead of `validation_fraction`.
 
         Returns:
             The estimator itself.
 
         Raises:
-            DataError: X or y cannot be used, or their lengths differ.
+            DataError: X, y or weights cannot be used, or their lengths differ.
             SettingsError: a parameter is outside its domain.
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
         """
         if y is None:
             raise DataError("MultiClassGPClassifier requires y to be passed, but the target y is None")
+        X, y, weights = without_absent(X, y, sample_weight)
         kind = suited_features(X) if self.features == "auto" else self.features
         features = self.new_features(kind).fit(X)
         x: FloatMatrix = features.transform(X)
-        codes, classes = encode_classes(y)
-        space = ClassSpace(classes)
-        check_lengths(x, codes)
-        n_rows, n_classes = len(codes), len(space.names)
+        targets, space = self._targets(y)
+        check_lengths(x, targets)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        data, held_out = Examples(x, one_hot(codes, n_classes)), None
+        data, held_out = Examples(x, targets, weights=weights), None
         if validation is None:
             data, held_out = split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         else:
             check_columns(validation[0], None if features.kind == "text" else column_names(X))
             held_x = features.transform(validation[0])
-            held_out = Examples(held_x, one_hot(space.encode(validation[1], unknown="ignore"), n_classes))
+            held_out = Examples(held_x, self._of_known_classes(validation[1], space))
             check_lengths(held_out.x, held_out.y)
         self._train(
             data,
@@ -141,11 +147,26 @@ class MultiClassGPClassifier(
             features=features,
             space=space,
             target_kind=space.kind,
-            label_counts=np.bincount(codes, minlength=n_classes),
-            n_rows=n_rows,
+            label_counts=label_counts(targets),
+            n_rows=x.shape[0],
             feature_names=column_names(X),
         )
         return self
+
+    @staticmethod
+    def _targets(y: Any) -> tuple[FloatCSR, ClassSpace]:
+        """What `fit` is given as N x K, one class or probabilities in each row, and the classes."""
+        if are_class_probabilities(y):
+            return encode_class_probabilities(y)
+        codes, classes = encode_classes(y)
+        return one_hot(codes, len(classes)), ClassSpace(classes)
+
+    @staticmethod
+    def _of_known_classes(y: Any, space: ClassSpace) -> FloatCSR:
+        """The same of classes that are known; the row of any other is empty."""
+        if are_class_probabilities(y):
+            return class_probabilities_of(y, space)
+        return one_hot(space.encode(y, unknown="ignore"), len(space))
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
         self.new_features("text")
@@ -201,17 +222,17 @@ class MultiClassGPClassifier(
         return Uncertainty(total, aleatoric, total - aleatoric)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Accuracy.
+        """Accuracy; of soft labels the expected one.
 
         Args:
             X: as in `fit`.
             y: classes, as in `fit`; one never seen in training counts as an error.
             sample_weight: weights of the N rows.
         """
-        codes = self.encode_labels(y)
-        best = self.predict_topk(X, 1).labels[:, 0]
-        check_lengths(best, codes)
-        return float(np.average(best == codes, weights=sample_weight))
+        check_is_fitted(self, "model_")
+        targets, best = self._of_known_classes(y, self.label_space_), self.predict_topk(X, 1)
+        check_lengths(best.labels, targets)
+        return weighted_mean(first_gains(targets, best), sample_weight)
 
     def encode_labels(self, y: Any) -> NDArray[np.int64]:
         """Column of the class of every row, -1 for classes never seen in training."""

@@ -14,12 +14,12 @@ from sklearn.utils.validation import check_is_fitted
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace
 from extremegp.data.frames import column_names
 from extremegp.engine.likelihoods import Likelihood
-from extremegp.engine.matrices import column_counts
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.fitting import Examples, check_lengths, split
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, checked_ranking, encode_as_known
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
+from extremegp.estimators.weights import label_counts, without_absent
 from extremegp.metrics import TopK
 from extremegp.prediction.known_labels import GivenVariance
 from extremegp.prediction.label_index import LabelIndex
@@ -60,7 +60,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_P@1.
         settings_: the `ModelSettings` that were resolved.
         lowered_: after `fit`, the parameters that `max_memory` made lower: by name, the value without and with it.
-        label_counts_: training rows with each label (K).
+        label_counts_: training rows with each label (K), whatever their weights; of soft labels their sums, rounded.
         n_rows_: training rows.
         instance_noise_: how labels go together beyond what the features say, for predictions with `given`.
 
@@ -83,6 +83,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         self,
         X: Any,
         Y: Any,
+        sample_weight: Any = None,
         *,
         validation: tuple[Any, Any] | None = None,
         label_names: Sequence[str | int] | None = None,
@@ -92,8 +93,11 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         Args:
             X: inputs, N x D, CSR or dense; with features="text" N strings, as a list, a column or a data
                 frame of one.
-            Y: labels: an N x K indicator (sparse, array or data frame), or N lists of label names; of a likelihood of
-                counts, N x K counts.
+            Y: labels: an N x K indicator (sparse, array or data frame), or N lists of label names; soft labels, N x K
+                numbers from 0 to 1, the probabilities that labels apply; of a likelihood of counts, N x K counts.
+            sample_weight: what each of the N rows counts, or one number for all: the weight of its log-likelihood, so
+                that an integer is the same as to repeat the row as often, and 0 as to leave it out. Weights are not
+                scaled: those that add up to less than N make data that say less.
             validation: (X, Y) to choose the best epoch on, instead of `validation_fraction`.
             label_names: names of the K columns where Y is an indicator; by default those of the data frame, or their
                 numbers.
@@ -102,23 +106,25 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             The estimator itself.
 
         Raises:
-            DataError: X or Y cannot be used, or their lengths differ.
+            DataError: X, Y or weights cannot be used, or their lengths differ.
             SettingsError: a parameter is outside its domain.
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
         """
         if Y is None:
             raise DataError("MultiLabelGPClassifier requires y to be passed, but the target y is None")
+        X, Y, weights = without_absent(X, Y, sample_weight)
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         if not y.nnz:
             raise DataError("no row has any label: Y holds no positive entry")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        label_counts, n_rows = column_counts(y), x.shape[0]
-        propensities = label_propensities(self.propensity, label_counts=label_counts, n_rows=n_rows)
+        n_rows = x.shape[0]
+        n_counted = n_rows if weights is None else round(float(weights.sum()))
+        propensities = label_propensities(self.propensity, label_counts=label_counts(y, weights), n_rows=n_counted)
         if validation is not None:
             check_columns(validation[0], None if features.kind == "text" else column_names(X))
-        data, held_out = self._split(Examples(x, y), features, space, validation, rng)
+        data, held_out = self._split(Examples(x, y, weights=weights), features, space, validation, rng)
         self._train(
             data,
             held_out,
@@ -129,7 +135,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             features=features,
             space=space,
             target_kind=target_kind,
-            label_counts=label_counts,
+            label_counts=label_counts(y),
             n_rows=n_rows,
             feature_names=column_names(X),
         )
@@ -147,6 +153,10 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
     @property
     def _has_counts(self) -> bool:
         return isinstance(self.likelihood, Likelihood) and self.likelihood.has_counts
+
+    @property
+    def _takes_soft(self) -> bool:
+        return not isinstance(self.likelihood, Likelihood) or self.likelihood.takes_soft_labels
 
     @classmethod
     def _takes(cls, likelihood: type[Likelihood]) -> bool:
@@ -260,7 +270,12 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             return split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         held_x = features.transform(validation[0])
         held_y = encode_as_known(
-            validation[1], data.y.shape[1], space, counts=self._has_counts, name="the Y of validation"
+            validation[1],
+            data.y.shape[1],
+            space,
+            counts=self._has_counts,
+            soft=self._takes_soft,
+            name="the Y of validation",
         )
         check_lengths(held_x, held_y)
         return data, Examples(held_x, held_y)

@@ -19,9 +19,9 @@ from extremegp.errors import DataError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.fitting import check_lengths, named_columns
 from extremegp.estimators.parameters import TextParameters
+from extremegp.estimators.weights import first_gains, weighted_mean
 from extremegp.label_tree import LabelTreePredictor
 from extremegp.metrics import TopK
-from extremegp.metrics.ranking import judge
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy, stack
 from extremegp.settings.domains import choice, number
 
@@ -66,6 +66,11 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
     @property
     def _has_counts(self) -> bool:
         """Whether the targets are counts."""
+        return False
+
+    @property
+    def _takes_soft(self) -> bool:
+        """Whether the targets may be probabilities of labels."""
         return False
 
     @abstractmethod
@@ -116,27 +121,30 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         return indicator.toarray() if self.target_kind_ == "dense" else indicator
 
     def score(self, X: Any, Y: Any, sample_weight: Any = None) -> float:
-        """Precision at 1: the share of rows whose best-ranked label is one of theirs.
+        """Precision at 1: the share of rows whose best-ranked label is one of theirs; of soft labels the expected one.
 
         Args:
             X: as in `fit`.
             Y: labels, as in `fit`; label names never seen in training count as labels that cannot be predicted.
             sample_weight: weights of the N rows.
         """
-        y = self.encode_labels(Y)
+        y = self._encoded(Y, soft=self._takes_soft)
         x, predictor = self._transform(X), self.predictor()
         best = TopK.concatenate([best for _, best, _ in predictor.top(x, 1)])
         check_lengths(best.labels, y)
-        return float(np.average(judge(y, best, (1,)).hits[:, 0], weights=sample_weight))
+        return weighted_mean(first_gains(y, best), sample_weight)
 
     def encode_labels(self, Y: Any) -> FloatCSR:
         """Labels of new rows as an N x K indicator over the training labels.
 
         Raises:
-            DataError: Y has other columns than the labels of training, or cannot be used.
+            DataError: Y has other columns than the labels of training or soft labels, or cannot be used.
         """
+        return self._encoded(Y, soft=False)
+
+    def _encoded(self, Y: Any, *, soft: bool) -> FloatCSR:
         check_is_fitted(self, "model_")
-        y = encode_as_known(Y, self.settings_.n_labels, self.label_space_, counts=self._has_counts)
+        y = encode_as_known(Y, self.settings_.n_labels, self.label_space_, counts=self._has_counts, soft=soft)
         # Of counts, a label is present where there is any.
         return y.sign() if self._has_counts else y
 
@@ -158,7 +166,7 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         """
         features = self.new_features(self.features).fit(X)
         x: FloatMatrix = features.transform(X)
-        y, names = encode_targets(Y, counts=self._has_counts)
+        y, names = encode_targets(Y, counts=self._has_counts, soft=self._takes_soft)
         check_lengths(x, y)
         if label_names is None:
             label_names = frames.label_names(Y)
@@ -177,7 +185,9 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         return best.to_csr(self.settings_.n_labels) if output == "csr" else best
 
 
-def encode_as_known(Y: Any, n_labels: int, space: LabelSpace | None, *, counts: bool, name: str = "Y") -> FloatCSR:
+def encode_as_known(
+    Y: Any, n_labels: int, space: LabelSpace | None, *, counts: bool, soft: bool = False, name: str = "Y"
+) -> FloatCSR:
     """Labels of other rows than those of training as an N x K indicator, or counts.
 
     Args:
@@ -185,6 +195,7 @@ def encode_as_known(Y: Any, n_labels: int, space: LabelSpace | None, *, counts: 
         n_labels: K.
         space: the names of the labels of training, if they have any.
         counts: take counts for an indicator.
+        soft: take probabilities in an indicator.
         name: what to call Y in messages.
 
     Raises:
@@ -194,7 +205,7 @@ def encode_as_known(Y: Any, n_labels: int, space: LabelSpace | None, *, counts: 
     if lists is not None and space is not None:
         refuse_nested_indicator(lists, name)
         return space.encode(lists, unknown="ignore")
-    y, names = encode_targets(Y, counts=counts)
+    y, names = encode_targets(Y, counts=counts, soft=soft)
     if names is not None:
         raise DataError(f"{name} holds label names, but the model was trained on an indicator without names")
     check_label_names(Y, space, name)

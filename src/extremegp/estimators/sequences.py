@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import ClassSpace, FloatMatrix, Template, encode_classes, encode_label_sequences, one_hot
 from extremegp.data.sequence_features import WEIGHTINGS, SequenceFeatures
+from extremegp.data.validation import check_weights
 from extremegp.engine import chain
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.likelihoods import Likelihood
@@ -25,6 +26,7 @@ from extremegp.estimators.base import VariationalEstimator
 from extremegp.estimators.classes import ClassEstimator, Uncertainty
 from extremegp.estimators.fitting import DTYPES, Examples, split
 from extremegp.estimators.parameters import TrainingParameters
+from extremegp.estimators.weights import without_absent
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.domains import choice, number
 from extremegp.settings.resolve import sequence_params
@@ -133,20 +135,24 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
     hyperparameters_from: float = 0.0
     features_: SequenceFeatures = field(init=False)
 
-    def fit(self, X: Any, y: Any, *, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, validation: tuple[Any, Any] | None = None) -> Self:
         """Train the model.
 
         Args:
             X: S sequences of tokens: lists of mappings or of lists of names, lists of rows of columns for a template,
                 or a matrix, T x D, for every sequence.
-            y: the labels of the tokens, S sequences of strings or integers; at least two labels.
+            y: the labels of the tokens, S sequences of strings or integers; at least two labels. There are no soft
+                labels, for probabilities of single tokens do not say how likely whole labellings are: give a sequence
+                once for each that it may have, with its probability as the weight.
+            sample_weight: what each of the S sequences counts, or one number for all: the weight of its log-likelihood,
+                so that an integer is the same as to repeat the sequence as often, and 0 as to leave it out.
             validation: (X, y) to choose the best epoch on, instead of `validation_fraction`.
 
         Returns:
             The estimator itself.
 
         Raises:
-            DataError: X or y cannot be used, or do not fit each other; names the sequence.
+            DataError: X, y or weights cannot be used, or do not fit each other; names the sequence.
             SettingsError: a parameter is outside its domain.
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
@@ -155,11 +161,13 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
             raise DataError("SequenceGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
         features = self._features_step(self.get_params(deep=False))
+        _refuse_soft(y)
+        X, y, weights = without_absent(X, y, sample_weight, of="sequence")
         x, lengths = features.fit_transform(X)
         codes, space = self._with_known_labels(*encode_label_sequences(y, lengths))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        data, held_out = Examples(x, one_hot(codes, len(space)), lengths), None
+        data, held_out = Examples(x, one_hot(codes, len(space)), lengths, weights), None
         if validation is None:
             data, held_out = split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         else:
@@ -309,13 +317,21 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
 
         return [Uncertainty(*part.T) for part in self._of_tokens(X, parts)]
 
-    def score(self, X: Any, y: Any) -> float:
-        """Token accuracy: the share of all tokens whose label `predict` has right."""
+    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
+        """Token accuracy: the share of all tokens whose label `predict` has right.
+
+        Args:
+            X: as in `fit`.
+            y: labels, as in `fit`; one never seen in training counts as an error.
+            sample_weight: weights of the S sequences, which each of their tokens has.
+        """
         check_is_fitted(self, "model_")
         predicted = self.predict(X)
         lengths = np.array([len(labels) for labels in predicted])
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
-        return float(np.mean(self.label_space_.encode(np.concatenate(predicted)) == codes))
+        right = self.label_space_.encode(np.concatenate(predicted)) == codes
+        weights = check_weights(sample_weight, len(lengths), of="sequence")
+        return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)))
 
     def predictor(self) -> Predictor:
         """What draws from the fitted model, `n_draws` times.
@@ -350,6 +366,21 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
     @classmethod
     def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> SequenceFeatures:
         return SequenceFeatures.from_state(config, arrays)
+
+
+def _refuse_soft(y: Any) -> None:
+    """Refuse sequences of probabilities in place of labels.
+
+    Raises:
+        DataError: a sequence has them.
+    """
+    for s, labels in enumerate(y if isinstance(y, (list, tuple)) else ()):
+        if getattr(labels, "ndim", 1) == 2:
+            raise DataError(
+                f"y[{s}] has several numbers for each token: there are no soft labels of sequences, for they do not "
+                "say how likely whole labellings are; give the sequence once for each that it may have, with its "
+                "probability as sample_weight"
+            )
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:

@@ -29,6 +29,7 @@ def embed_labels(
     *,
     n_dimensions: int = 128,
     rng: np.random.Generator,
+    weights: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
     """Unit vectors of the labels, K x R: sums of the inputs of their rows, in the inputs' principal directions.
 
@@ -38,15 +39,17 @@ def embed_labels(
     Args:
         x: inputs, N x D.
         columns: X', D x N.
-        y: labels that are 1, N x K.
+        y: labels that are 1, N x K, or what they count.
         n_dimensions: R.
         rng: decides the start of the directions.
+        weights: what the rows count in these, N; None for 1.
     """
     longest = max(*x.shape, y.shape[1])
     r = int(min(n_dimensions, max(8, _MOST_ELEMENTS // longest), *x.shape))
     directions = rng.standard_normal((x.shape[1], r), dtype=np.float32)
     for _ in range(_POWER_STEPS):
-        directions = np.linalg.qr(matmul(columns, matmul(x, directions)))[0].astype(np.float32)
+        projected = matmul(x, directions) if weights is None else matmul(x, directions) * weights[:, None]
+        directions = np.linalg.qr(matmul(columns, projected))[0].astype(np.float32)
     sums = matmul(scipy.sparse.csr_matrix(y.T), matmul(x, directions))
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     return np.asarray(sums / np.where(norms > 0, norms, 1), dtype=np.float32)

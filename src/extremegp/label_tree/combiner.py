@@ -27,6 +27,7 @@ def train_combiner(
     held_out: NDArray[np.int64],
     *,
     seed: int,
+    weights: NDArray[np.float64] | None = None,
 ) -> list[dict[str, float]]:
     """Learn the Gaussian process of the evidence, and the probability of labels that are no candidates.
 
@@ -36,6 +37,7 @@ def train_combiner(
         y: their labels that are 1, N x K.
         held_out: the rows to learn from.
         seed: decides everything.
+        weights: what each row counts, N; None for 1.
 
     Returns:
         A record per epoch.
@@ -43,24 +45,26 @@ def train_combiner(
     Raises:
         TrainingInterrupted: on Ctrl-C.
     """
-    values, targets, n_missed, n_others = [], [], 0, 0
+    values, targets, counted, n_missed, n_others = [], [], [], 0.0, 0.0
+    row_weights = np.ones(x.shape[0]) if weights is None else weights
     for block in row_blocks(len(held_out)):
         rows = held_out[block]
         evidence, truth = model.evidence(x[rows], own=rows), y[rows]
         present = np.asarray(truth[evidence.rows, evidence.labels]).ravel() > 0
         values.append(evidence.values)
         targets.append(present)
-        n_missed += truth.nnz - int(present.sum())
-        n_others += truth.shape[0] * truth.shape[1] - len(present)
-    e, present = np.concatenate(values), np.concatenate(targets)
+        counted.append(row_weights[rows][evidence.rows])
+        n_missed += np.diff(truth.indptr) @ row_weights[rows] - present @ counted[-1]
+        n_others += truth.shape[1] * row_weights[rows].sum() - counted[-1].sum()
+    e, present, of_pairs = (np.concatenate(parts) for parts in (values, targets, counted))
     # And half a miss among as many labels as have half a label on average, so that none is impossible.
-    entries = y.shape[0] * y.shape[1] / y.nnz
+    entries = row_weights.sum() * y.shape[1] / (np.diff(y.indptr) @ row_weights)
     model.background.fill_((n_missed + 0.5) / (n_others + max(1.0, 0.5 * entries)))
     rng = np.random.default_rng([seed, 4])
     n_pairs = len(e)
     if n_pairs > _MOST_PAIRS:
         chosen = np.sort(rng.choice(len(e), _MOST_PAIRS, replace=False))
-        e, present = e[chosen], present[chosen]
+        e, present, of_pairs = e[chosen], present[chosen], of_pairs[chosen]
     spread = e.std(axis=0)
     model.centre.copy_(torch.from_numpy(e.mean(axis=0)))
     model.scale.copy_(torch.from_numpy(np.where(spread > 1e-6, spread, 1).astype(np.float32)))
@@ -69,8 +73,10 @@ def train_combiner(
     batch = min(_BATCH_SIZE, len(e))
     epochs = max(2, math.ceil(_STEPS * batch / len(e)))
     settings = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.02, seed=seed)
-    model.combiner.start(TrainingData(inputs, labels, rng))
+    pair_weights = None if weights is None else of_pairs
+    model.combiner.start(TrainingData(inputs, labels, rng, weights=pair_weights))
     model.combiner.requires_grad_(True)
-    history = train(model.combiner, inputs, labels, settings, reporter=NoReporter(), world=World())
+    alone = {"weights": pair_weights, "reporter": NoReporter(), "world": World()}
+    history = train(model.combiner, inputs, labels, settings, **alone)
     model.requires_grad_(False)
     return [record | {"elbo": record["elbo"] * n_pairs / len(e)} for record in history]

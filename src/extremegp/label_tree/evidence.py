@@ -24,8 +24,8 @@ _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
 @no_type_check
 def gather_evidence(
     lane: int, n_lanes: int,
-    tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, y_indptr: Any,
-    y_labels: Any, log_counts: Any, candidates: Any, evidence: Any, n_candidates: Any,
+    tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, row_weights: Any,
+    y_indptr: Any, y_labels: Any, log_counts: Any, candidates: Any, evidence: Any, n_candidates: Any,
 ) -> None:  # fmt: skip
     """Candidate labels of every row, ascending, with six numbers for each.
 
@@ -43,6 +43,7 @@ def gather_evidence(
         nearest: training rows, B x m, best first.
         similarities: their inner products.
         sizes: how many there are.
+        row_weights: what the training rows count (N), beside their similarities.
         y_indptr: with `y_labels` the labels of the training rows, N x K.
         y_labels: see `y_indptr`.
         log_counts: log of one more than the rows that trees have seen with each label (K).

@@ -50,6 +50,7 @@ class LabelTreeSettings:
         n_inducing: inducing inputs of the Gaussian process of the evidence.
         beam: W, nodes of a level that a search goes on from.
         most_read: entries of lists of rows that a search for neighbours reads, see `nearest_rows`.
+        weighted: whether the rows have weights.
     """
 
     n_features: int
@@ -61,10 +62,11 @@ class LabelTreeSettings:
     n_inducing: int
     beam: int = 10
     most_read: int = 1_000_000
+    weighted: bool = False
 
     def to_config(self) -> dict[str, Any]:
-        """All of it as JSON."""
-        return asdict(self)
+        """All of it as JSON; `weighted` only where it is true, as earlier versions do not know it."""
+        return {name: value for name, value in asdict(self).items() if name != "weighted" or value}
 
     def build(self) -> LabelTreeModel:
         """A model with tensors of these shapes."""
@@ -156,7 +158,7 @@ class LabelTree(nn.Module):
 
 
 class Rows(nn.Module):
-    """The training rows: inputs and labels, CSR."""
+    """The training rows: inputs and labels, CSR, and what the rows count."""
 
     def __init__(self, settings: LabelTreeSettings) -> None:
         super().__init__()
@@ -167,6 +169,8 @@ class Rows(nn.Module):
         self.register_buffer("values", torch.zeros(stored))
         self.register_buffer("label_indptr", torch.zeros(n + 1, dtype=torch.int64))
         self.register_buffer("labels", torch.zeros(positives, dtype=torch.int32))
+        if settings.weighted:
+            self.register_buffer("weights", torch.zeros(n))
         self.index_limits = {
             "indptr": stored + 1,
             "indices": settings.n_features,
@@ -174,10 +178,19 @@ class Rows(nn.Module):
             "labels": settings.n_labels,
         }
         self._columns: scipy.sparse.csc_matrix | None = None
+        self._ones: NDArray[np.float32] | None = None
 
     def array(self, name: str) -> NDArray[Any]:
         """A buffer as an array."""
         return np.asarray(getattr(self, name).numpy())
+
+    def row_weights(self) -> NDArray[np.float32]:
+        """What each row counts, N."""
+        if self.settings.weighted:
+            return self.array("weights")
+        if self._ones is None:
+            self._ones = np.ones(self.settings.n_rows, np.float32)
+        return self._ones
 
     def inputs(self) -> scipy.sparse.csr_matrix:
         """X, N x D."""
@@ -200,7 +213,9 @@ class Rows(nn.Module):
         return rows, similarities, sizes
 
     def is_sound(self) -> bool:
-        """Whether both matrices are CSR matrices."""
+        """Whether both matrices are CSR matrices, and no row counts less than nothing."""
+        if not (self.row_weights() >= 0).all():
+            return False
         for indptr, indices in (("indptr", "indices"), ("label_indptr", "labels")):
             ends = self.array(indptr)
             if ends[0] != 0 or ends[-1] != len(self.array(indices)) or np.any(np.diff(ends) < 0):
@@ -257,8 +272,8 @@ class LabelTreeModel(nn.Module):
         candidates = np.zeros((n, N_CANDIDATES), np.int32)
         values, counts = np.zeros((n, N_CANDIDATES, N_EVIDENCE), np.float32), np.zeros(n, np.int64)
         gather_evidence(
-            n, labels, scores, sizes, *nearest, self.rows.array("label_indptr"), self.rows.array("labels"),
-            self.log_counts.numpy(), candidates, values, counts,
+            n, labels, scores, sizes, *nearest, self.rows.row_weights(), self.rows.array("label_indptr"),
+            self.rows.array("labels"), self.log_counts.numpy(), candidates, values, counts,
         )  # fmt: skip
         taken = np.arange(N_CANDIDATES) < counts[:, None]
         return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken])

@@ -2,9 +2,9 @@
 
 Whether some label below a node applies, given that one below its parent does, is a Bernoulli variable with the logistic
 probability of g(x) = w'x + b, with w ~ N(0, tau^2 I) and b ~ N(0, tau^2): a Gaussian process with covariance
-tau^2 (x'z + 1). The mode is found by coordinate ascent in the dual (Yu, Huang and Lin 2011): alpha_i in (0, tau^2) for
-every row below the parent, w = sum_i alpha_i s_i x_i with s_i = 1 or -1. So all rows that the conditional probability
-speaks of are in its likelihood: none is sampled.
+tau^2 (x'z + 1). The mode is found by coordinate ascent in the dual (Yu, Huang and Lin 2011): alpha_i in (0, v_i tau^2)
+for every row below the parent, v_i its weight, w = sum_i alpha_i s_i x_i with s_i = 1 or -1. So all rows that the
+conditional probability speaks of are in its likelihood: none is sampled.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ _NEWTON_STEPS = 20
 @compiled
 @no_type_check
 def _mode(
-    rows: Any, side: Any, node: int, indptr: Any, indices: Any, data: Any, squares: Any, variance: float,
-    n_passes: int, tolerance: float, w: Any, features: Any, seen: Any, alpha: Any, order: Any, state: Any,
+    rows: Any, side: Any, node: int, indptr: Any, indices: Any, data: Any, squares: Any, row_weights: Any,
+    variance: float, n_passes: int, tolerance: float, w: Any, features: Any, seen: Any, alpha: Any, order: Any,
+    state: Any,
 ) -> int:  # fmt: skip
     """Leave the weights in w, its last entry the bias, and the features it may have in `features`: how many."""
     n, n_seen, bias = len(rows), 0, len(w) - 1
@@ -37,7 +38,7 @@ def _mode(
                 features[n_seen] = feature
                 n_seen += 1
         # Most rows of a node are easy negatives, which end near zero.
-        alpha[t] = variance * (0.1 if sign > 0 else 1e-3)
+        alpha[t] = variance * row_weights[i] * (0.1 if sign > 0 else 1e-3)
         step = np.float32(alpha[t]) * sign
         for j in range(indptr[i], indptr[i + 1]):
             w[indices[j]] += step * data[j]
@@ -56,22 +57,22 @@ def _mode(
             for j in range(indptr[i], indptr[i + 1]):
                 margin += w[indices[j]] * data[j]
             margin *= sign
-            curvature, old, new = squares[i] + 1.0, alpha[t], alpha[t]
+            curvature, old, new, most = squares[i] + 1.0, alpha[t], alpha[t], variance * row_weights[i]
             for _ in range(_NEWTON_STEPS):
-                slope = curvature * (new - old) + margin + np.log(new / (variance - new))
-                moved = new - slope / (curvature + variance / (new * (variance - new)))
+                slope = curvature * (new - old) + margin + np.log(new / (most - new))
+                moved = new - slope / (curvature + most / (new * (most - new)))
                 if moved <= 0:
                     moved = 0.1 * new
-                elif moved >= variance:
-                    moved = variance - 0.1 * (variance - new)
-                moved = min(max(moved, 1e-9 * variance), (1 - 1e-9) * variance)
-                done = abs(moved - new) < 1e-3 * min(moved, variance - moved)
+                elif moved >= most:
+                    moved = most - 0.1 * (most - new)
+                moved = min(max(moved, 1e-9 * most), (1 - 1e-9) * most)
+                done = abs(moved - new) < 1e-3 * min(moved, most - moved)
                 new = moved
                 if done:
                     break
             change = new - old
-            largest = max(largest, abs(change) / variance)
-            if abs(change) > 1e-6 * variance:
+            largest = max(largest, abs(change) / most)
+            if abs(change) > 1e-6 * most:
                 alpha[t] = new
                 step = np.float32(change) * sign
                 for j in range(indptr[i], indptr[i + 1]):
@@ -85,10 +86,10 @@ def _mode(
 @in_lanes
 @no_type_check
 def fit_nodes(
-    lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, squares: Any, parent_indptr: Any, parent_rows: Any,
-    node_indptr: Any, node_rows: Any, parents: Any, first: int, last: int, variance: float, n_passes: int,
-    tolerance: float, threshold: float, seed: int, n_features: int, kept: Any, kept_features: Any, kept_weights: Any,
-    biases: Any,
+    lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, squares: Any, row_weights: Any, parent_indptr: Any,
+    parent_rows: Any, node_indptr: Any, node_rows: Any, parents: Any, first: int, last: int, variance: float,
+    n_passes: int, tolerance: float, threshold: float, seed: int, n_features: int, kept: Any, kept_features: Any,
+    kept_weights: Any, biases: Any,
 ) -> None:  # fmt: skip
     """The modes of the nodes from `first` to before `last`, of each the largest weights only.
 
@@ -99,6 +100,7 @@ def fit_nodes(
         indices: see `indptr`.
         data: see `indptr`.
         squares: squared norms of the rows (N).
+        row_weights: what the rows count (N), positive.
         parent_indptr: with `parent_rows` the rows below each parent.
         parent_rows: see `parent_indptr`.
         node_indptr: with `node_rows` those below each node.
@@ -108,7 +110,7 @@ def fit_nodes(
         last: node.
         variance: tau^2.
         n_passes: of coordinate ascent, at most.
-        tolerance: stop when no alpha moves by more than this share of tau^2 in a pass.
+        tolerance: stop when no alpha moves by more than this share of its range in a pass.
         threshold: smaller weights are left out.
         seed: decides the order of the rows.
         n_features: D.
@@ -130,14 +132,18 @@ def fit_nodes(
         kept[out] = 0
         if n_below == 0 or n_below == len(rows):
             # Without a row on one side there is nothing to learn from but that.
-            biases[out] = np.log((n_below + 0.5) / (len(rows) - n_below + 0.5))
+            total = 0.0
+            for i in rows:
+                total += row_weights[i]
+            inside = total if n_below else 0.0
+            biases[out] = np.log((inside + 0.5) / (total - inside + 0.5))
             continue
         for j in range(node_indptr[node], node_indptr[node + 1]):
             side[node_rows[j]] = node
         state[0] = np.uint64(seed) * np.uint64(0x9E3779B97F4A7C15) + np.uint64(node)
         n_seen = _mode(
-            rows, side, node, indptr, indices, data, squares, variance, n_passes, tolerance, w, features, seen,
-            alpha, order, state,
+            rows, side, node, indptr, indices, data, squares, row_weights, variance, n_passes, tolerance, w,
+            features, seen, alpha, order, state,
         )  # fmt: skip
         n_large = 0
         for t in range(n_seen):

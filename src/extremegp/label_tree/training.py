@@ -74,6 +74,7 @@ def grow(
     *,
     reporter: Reporter,
     world: World,
+    weights: NDArray[np.float64] | None = None,
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
 ) -> tuple[LabelTreeModel, LabelTreeSettings, list[dict[str, float]]]:
@@ -88,6 +89,7 @@ def grow(
         training: how.
         reporter: told how it goes on.
         world: the processes that train together.
+        weights: what each row counts, N, positive; None for 1.
         checkpoint: file to save progress to, beside the folder `parts_folder`.
         fingerprint: identifies data and settings.
 
@@ -100,12 +102,12 @@ def grow(
         ProcessLostError: another process ended.
     """
     progress = NodeCheckpoint(checkpoint, fingerprint, writes=world.leads)
-    run = _Growth(x, y, training, reporter, world, progress)
+    run = _Growth(x, y, training, reporter, world, progress, weights)
     with GracefulInterrupt(among_others=world.size > 1) as interrupt:
         run.grow(interrupt)
     try:
         model, settings = run.model()
-        history = train_combiner(model, x, y, run.held_out, seed=training.seed)
+        history = train_combiner(model, x, y, run.held_out, seed=training.seed, weights=weights)
     except TrainingInterrupted as interrupt:
         # The trees are saved, even if what is learnt from them is not.
         raise run.interrupted() from interrupt
@@ -125,6 +127,7 @@ class _Growth:
         reporter: Reporter,
         world: World,
         progress: NodeCheckpoint,
+        weights: NDArray[np.float64] | None,
     ) -> None:
         self.x, self.y, self.training, self.reporter, self.world = x, y, training, reporter, world
         self.progress, seed = progress, training.seed
@@ -133,10 +136,13 @@ class _Growth:
         seen = np.ones(x.shape[0], dtype=bool)
         seen[self.held_out] = False
         self.seen_rows = np.flatnonzero(seen)
-        self.seen_y = scipy.sparse.csr_matrix(y.multiply(seen[:, None]), dtype=np.float32)
+        own = None if weights is None else weights.astype(np.float32)
+        self.weighted, self.weights = own is not None, np.ones(x.shape[0], np.float32) if own is None else own
+        self.seen_y = scipy.sparse.csr_matrix(y.multiply((seen * self.weights)[:, None]), dtype=np.float32)
         self.seen_y.eliminate_zeros()
         self.squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
-        vectors = embed_labels(x, scipy.sparse.csr_matrix(x.T), self.seen_y, rng=np.random.default_rng([seed, 2]))
+        of_rows: dict[str, Any] = {"rng": np.random.default_rng([seed, 2]), "weights": own}
+        vectors = embed_labels(x, scipy.sparse.csr_matrix(x.T), self.seen_y, **of_rows)
         self.shapes = [
             TreeShape.grown(vectors, training.leaf_size, np.random.default_rng([seed, 3, tree]))
             for tree in range(training.n_trees)
@@ -210,9 +216,10 @@ class _Growth:
         kept, biases = np.zeros(n, np.int64), np.zeros(n, np.float32)
         features, weights = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
         fit_nodes(
-            n, self.x.indptr, self.x.indices, self.x.data, self.squares, level.above.indptr, level.above.indices,
-            level.below.indptr, level.below.indices, level.parents, first, last, training.prior_variance, _PASSES,
-            _TOLERANCE, training.threshold, training.seed, self.x.shape[1], kept, features, weights, biases,
+            n, self.x.indptr, self.x.indices, self.x.data, self.squares, self.weights, level.above.indptr,
+            level.above.indices, level.below.indptr, level.below.indices, level.parents, first, last,
+            training.prior_variance, _PASSES, _TOLERANCE, training.threshold, training.seed, self.x.shape[1], kept,
+            features, weights, biases,
         )  # fmt: skip
         taken = np.arange(width) < kept[:, None]
         nodes = np.repeat(np.arange(first, last, dtype=np.int32), kept)
@@ -237,12 +244,13 @@ class _Growth:
         training, x, y = self.training, self.x, self.y
         trees = tuple(tuple(map(_sizes, levels)) for levels in self.nodes)
         settings = LabelTreeSettings(
-            x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam
-        )
+            x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam,
+            weighted=self.weighted,
+        )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
         # Not counting the rows held out: their own labels would give themselves away.
-        counts = np.bincount(self.seen_y.indices, minlength=y.shape[1])
+        counts = np.bincount(self.seen_y.indices, weights=self.seen_y.data, minlength=y.shape[1])
         arrays: dict[str, NDArray[Any]] = {
             "rows.indptr": x.indptr.astype(np.int64),
             # Copies: the caller may change theirs.
@@ -251,7 +259,7 @@ class _Growth:
             "rows.label_indptr": y.indptr.astype(np.int64),
             "rows.labels": y.indices.astype(np.int32),
             "log_counts": np.log1p(counts).astype(np.float32),
-        }
+        } | ({"rows.weights": self.weights} if self.weighted else {})
         for tree, (shape, levels) in enumerate(zip(self.shapes, self.nodes, strict=False)):
             arrays[f"trees.{tree}.order"] = shape.order
             for depth, (parents, batches) in enumerate(zip(shape.parents(), levels, strict=True)):

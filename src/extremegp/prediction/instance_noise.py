@@ -44,6 +44,7 @@ def estimate_instance_noise(
     *,
     rng: np.random.Generator,
     propensities: Float[Tensor, " K"] | None = None,
+    weights: NDArray[np.float64] | None = None,
 ) -> InstanceNoise:
     """Find the scatter by stochastic gradient ascent, in seconds whatever the size of the data.
 
@@ -51,13 +52,16 @@ def estimate_instance_noise(
 
     Args:
         utilities: of N training rows, mixed of P latent functions.
-        y: labels of these rows, N x K indicator with at least one label.
+        y: labels of these rows, N x K indicator with at least one label, or the probabilities of labels, which count as
+            independent of each other: a row with hardly any label counts by what it has.
         rng: draws rows and labels.
         propensities: with which probability a label that applies is recorded in y; 1 by default.
+        weights: what each row counts, N; 1 by default.
     """
     latents, mixing = utilities.latents, cast(FactorMixing, utilities.mixing)  # only factor models take known labels
     loadings, bias = mixing.loadings.detach(), mixing.bias.detach()
     labelled = np.flatnonzero(np.diff(y.indptr))
+    counted = _row_weights(y, weights)
     log_weight = loadings.new_zeros(()).requires_grad_()
     factor = (_START_VARIANCE**0.5 * torch.eye(loadings.shape[1]).to(loadings)).requires_grad_()
     optimiser = torch.optim.Adam([log_weight, factor], lr=_LEARNING_RATE)
@@ -84,6 +88,8 @@ def estimate_instance_noise(
             gradient = _gradient(mean, here.variance @ loadings[columns].square().T, target, recorded)
             gradient *= torch.where(target > 0, 1.0, torch.from_numpy(weights).to(loadings))
             gradient[columns == known[:, None]] = 0.0
+            if counted is not None:
+                gradient *= torch.from_numpy(counted[rows]).to(loadings)[:, None]
         optimiser.zero_grad()
         ((shift * gradient).sum() / batch_size).backward()  # type: ignore[no-untyped-call]
         optimiser.step()
@@ -124,12 +130,28 @@ def _gradient(
     """The derivative of -log p(y) by the mean of every utility."""
     _, p, half_slope = softplus_moments(mean, variance)
     p = p.clamp(_LEAST_PROBABILITY, 1.0 - _LEAST_PROBABILITY)
-    return torch.where(target > 0, -1.0 / p, recorded / (1.0 - recorded * p)) * (2.0 * half_slope)
+    return (target * (-1.0 / p) + (1.0 - target) * (recorded / (1.0 - recorded * p))) * (2.0 * half_slope)
+
+
+def _row_weights(y: scipy.sparse.csr_matrix, weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+    """What each row counts, of mean one: its weight, times how many labels it has where these are less than one."""
+    if weights is None and (y.data >= 1).all():
+        return None
+    counted = np.minimum(np.asarray(y.sum(axis=1), dtype=np.float64).ravel(), 1.0)
+    counted = counted if weights is None else counted * weights
+    return np.asarray(counted / counted.mean())
 
 
 def _one_label_each(batch: scipy.sparse.csr_matrix, rng: np.random.Generator) -> Int[Tensor, " B"]:
-    counts = np.diff(batch.indptr)
-    chosen = batch.indptr[:-1] + (rng.random(len(counts)) * counts).astype(np.int64)
+    """One of the labels of every row, drawn alike, or by their probabilities."""
+    counts, drawn = np.diff(batch.indptr), rng.random(batch.shape[0])
+    chosen = batch.indptr[:-1] + (drawn * counts).astype(np.int64)
+    if (batch.data < 1).any():
+        ends = np.cumsum(batch.data, dtype=np.float64)
+        last = batch.indptr[1:] - 1
+        before = np.append(0.0, ends)[batch.indptr[:-1]]
+        chosen = np.searchsorted(ends, before + drawn * (ends[last] - before), side="right")
+        chosen = np.clip(chosen, batch.indptr[:-1], last)
     return torch.from_numpy(batch.indices[chosen].astype(np.int64))
 
 

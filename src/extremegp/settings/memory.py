@@ -48,6 +48,7 @@ def training_memory(
     n_sequences: int = 0,
     batch_stored: int = 0,
     n_draws: int = 1,
+    n_classes: int = 1,
 ) -> int:
     """Bytes that training takes at its peak, within a factor of two.
 
@@ -66,12 +67,13 @@ def training_memory(
         n_sequences: S, the sequences of a batch; 0 where rows stand alone.
         batch_stored: stored entries of the inputs of a batch of sequences.
         n_draws: R, draws of a step.
+        n_classes: classes that a row may have, where labels are soft.
     """
     k = settings.n_labels
     with torch.device("meta"):
         model = settings.build()
     sampled = labels_per_step is not None
-    sizes = StepSizes(batch_size, labels_per_step or k, batch_stored, n_sequences, n_draws, sampled)
+    sizes = StepSizes(batch_size, labels_per_step or k, batch_stored, n_sequences, n_draws, sampled, n_classes)
     narrow = _learnt(model.latents) + _learnt(model.likelihood)
     held = sum(tensor.numel() for tensor in model.latents.state_dict().values()) - _learnt(model.latents)
     wide, of_labels = _learnt(model.mixing), 0

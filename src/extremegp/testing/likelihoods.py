@@ -6,6 +6,7 @@ import copy
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -67,6 +68,10 @@ def check_likelihood(
         checks.expectation(mixing)
         checks.gradients(mixing)
         checks.precision(mixing)
+        if likelihood.takes_weights:
+            checks.row_weights(mixing)
+        if likelihood.takes_soft_labels and not likelihood.stores_rows:
+            checks.soft_labels(mixing)
         if not likelihood.has_sequences:
             checks.predictions(mixing, 0.0 if mixing.independent else prediction_error)
             checks.chunks(mixing)
@@ -98,7 +103,7 @@ class _Checks:
         self.log_prob = log_prob or _log_prob_of(self.likelihood)
         self.lengths = torch.tensor(_LENGTHS) if likelihood.has_sequences else None
         self.dense = _targets(likelihood, n_labels)
-        self.y = SparseRows.from_scipy(scipy.sparse.csr_matrix(self.dense.numpy()), dtype=torch.float64)
+        self.y = _sparse(self.dense)
 
     def batch(self, *, seed: int = 0) -> Batch:
         return Batch(self.x, self.y, lengths=self.lengths, seed=seed)
@@ -183,10 +188,15 @@ class _Checks:
         # Where they are at their optimum, the gradient is as exact as they are.
         rtol = 5e-3 if likelihood.has_locals else 1e-4
 
-        def value() -> Tensor:
+        def value(batch: Batch = batch) -> Tensor:
             return likelihood.expected_log_prob(self.utilities(mixing, latents), batch) - likelihood.kl()
 
         common.check_gradients(tensors, value, self.name, rtol=rtol)
+        if likelihood.takes_weights:
+            batch = replace(batch, weights=self._counts())
+        if likelihood.takes_soft_labels and not likelihood.stores_rows:
+            batch = replace(batch, y=_sparse(self._soft()))
+        common.check_gradients(tensors, partial(value, batch), f"{self.name} of weighted rows", rtol=rtol)
 
     @torch.no_grad()
     def precision(self, mixing: Mixing) -> None:
@@ -246,6 +256,42 @@ class _Checks:
             total += self.likelihood.expected_log_prob(self.utilities(mixing, latents.rows(rows)), part)
         same(total, self.bound(mixing, latents), f"{self.name}: the batch is not the sum of its rows", rtol=1e-6)
 
+    def _counts(self) -> Float[Tensor, " n"]:
+        """Different weights of the rows, or sequences, and one that is 0."""
+        return torch.arange(_ROWS if self.lengths is None else len(self.lengths), dtype=torch.float64)
+
+    @torch.no_grad()
+    def row_weights(self, mixing: Mixing) -> None:
+        """A weight that is an integer counts a row, or a sequence, as often."""
+        latents, counts = self.latents(mixing), self._counts()
+
+        def value(weights: Tensor) -> Tensor:
+            batch = replace(self.batch(), weights=weights)
+            return self.likelihood.expected_log_prob(self.utilities(mixing, latents), batch)
+
+        same(value(counts * 0 + 1), self.bound(mixing, latents), f"{self.name}: weights of 1 change the expectation")
+        alone = torch.stack([value(unit) for unit in torch.eye(len(counts), dtype=torch.float64)])
+        same(value(counts), alone @ counts, f"{self.name}: the expectation is not linear in the weights", rtol=1e-6)
+        if self.lengths is None and not self._is_random(mixing):
+            index = torch.arange(_ROWS).repeat_interleave(counts.long())
+            repeated = replace(self.batch(), x=self.x[index], y=_sparse(self.dense[index]))
+            got = self.likelihood.expected_log_prob(self.utilities(mixing, latents.rows(index)), repeated)
+            same(value(counts), got, f"{self.name}: weights do not count rows as often as they say", rtol=1e-6)
+
+    def _soft(self) -> Float[Tensor, "B K"]:
+        """Every row with its labels or those of another."""
+        return 0.3 * self.dense + 0.7 * self.dense.roll(1, 0)
+
+    @torch.no_grad()
+    def soft_labels(self, mixing: Mixing) -> None:
+        """Of probabilities of labels the expectation is the mean over these."""
+        latents, values = self.latents(mixing), []
+        for dense in (self._soft(), self.dense, self.dense.roll(1, 0)):
+            batch = replace(self.batch(), y=_sparse(dense))
+            values.append(self.likelihood.expected_log_prob(self.utilities(mixing, latents), batch))
+        what = f"{self.name}: of soft labels the expectation is not that over the labels"
+        same(values[0], 0.3 * values[1] + 0.7 * values[2], what, rtol=1e-6)
+
     @torch.no_grad()
     def samples_of_labels(self, mixing: Mixing) -> None:
         """A sample of the labels that a row has not, with weights, is right on average."""
@@ -281,7 +327,8 @@ class _Checks:
     def facts(self) -> None:
         likelihood, k = self.likelihood, self.n_labels
         facts = ("labels_independent", "sums_over_labels", "has_classes", "has_counts", "has_sequences")
-        for fact in (*facts, "needs_independent", "has_locals", "is_concave", "takes_known_labels"):
+        of_data = ("takes_known_labels", "takes_weights", "takes_soft_labels")
+        for fact in (*facts, "needs_independent", "has_locals", "is_concave", *of_data):
             assert isinstance(getattr(likelihood, fact), bool), f"{self.name}.{fact} has to be True or False"
         assert likelihood.step_arrays >= 0, f"{self.name}.step_arrays has to be a number of arrays"
         assert float(likelihood.kl()) >= 0, f"{self.name}: kl is negative"
@@ -318,6 +365,10 @@ def _log_prob_of(likelihood: Likelihood) -> LogProb:
         return (likelihood.conditional(f).log() * y).sum(-1)
 
     return log_prob
+
+
+def _sparse(y: Float[Tensor, "B K"]) -> SparseRows:
+    return SparseRows.from_scipy(scipy.sparse.csr_matrix(y.numpy()), dtype=torch.float64)
 
 
 def _targets(likelihood: Likelihood, n_labels: int) -> Float[Tensor, "B K"]:

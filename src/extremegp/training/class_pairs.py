@@ -57,7 +57,7 @@ class ClassPairSampler:
     all rows without bias, K' the number of classes that rows have.
 
     Args:
-        y: one class for every row, N x K.
+        y: one class for every row, N x K, none of them soft.
         batch_size: B; all rows of a class that has fewer.
         seed: decides the draws.
     """

@@ -108,22 +108,25 @@ class HardLabels:
         h: Float[Tensor, "B P"],
         known: Int[Tensor, " L"],
         offset: Float[Tensor, "B K"] | None = None,
+        weights: Float[Tensor, " B"] | None = None,
     ) -> Int[Tensor, " n"]:
-        """The n_hard labels k of all processes with the largest sum_i sigmoid(f_ik), as far as this process has them.
+        """The n_hard labels k of all processes with the largest sum_i w_i sigmoid(f_ik), as far as it has them.
 
         Args:
             mixing: of the labels that this process has.
             h: means of the latent functions at all rows of the batch.
             known: labels to leave out.
             offset: what a mean function adds to the utilities; every label is then scored.
+            weights: w; 1 throughout by default.
 
         Returns:
             Their numbers among the labels that this process has, ascending.
         """
         queries = torch.cat([h, torch.ones_like(h[:, :1])], dim=1)
-        candidates = self._candidates(queries) if offset is None else torch.arange(mixing.n_utilities, device=h.device)
+        every = torch.arange(mixing.n_utilities, device=h.device)
+        candidates = self._candidates(queries, weights) if offset is None else every
         utilities = queries @ _vectors(mixing, candidates).T
-        scores = (utilities if offset is None else utilities + offset).sigmoid().sum(0)
+        scores = _added(utilities if offset is None else utilities + offset, weights)
         scores[torch.isin(candidates, known)] = -1.0
         best = scores.topk(min(self.n_hard, len(scores)))
         padded = torch.cat([best.values, best.values.new_full((self.n_hard - len(best.values),), -1.0)])
@@ -133,10 +136,12 @@ class HardLabels:
         own = best.indices[places[(places >= 0) & (places < self.n_hard)]]
         return candidates[own].sort().values
 
-    def _candidates(self, queries: Float[Tensor, "B P1"]) -> Int[Tensor, " n"]:
+    def _candidates(
+        self, queries: Float[Tensor, "B P1"], weights: Float[Tensor, " B"] | None = None
+    ) -> Int[Tensor, " n"]:
         """Own members of the clusters whose centres score best, of as many as hold enough members in all processes."""
         assert self._centres is not None
-        order = (queries @ self._centres.T).sigmoid().sum(0).argsort(descending=True, stable=True)
+        order = _added(queries @ self._centres.T, weights).argsort(descending=True, stable=True)
         before = self._all_sizes[order].cumsum(0) - self._all_sizes[order]
         chosen = order[before < _CANDIDATES * self.n_hard]
         sizes = self._own_sizes[chosen]
@@ -159,6 +164,12 @@ class HardLabels:
         self._world.together(lambda: _check(tensors, mixing, source))
         self._made_at = None
         self._adopt(*(tensors[name].to(mixing.bias.device) for name in ("clusters", "centres")))
+
+
+def _added(utilities: Float[Tensor, "B L"], weights: Float[Tensor, " B"] | None) -> Float[Tensor, " L"]:
+    """Probability of each label, summed over weighted rows."""
+    probabilities = utilities.sigmoid()
+    return probabilities.sum(0) if weights is None else weights @ probabilities
 
 
 def _check(tensors: Mapping[str, Tensor], mixing: FactorMixing, source: str | Path) -> None:

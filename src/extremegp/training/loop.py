@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -46,6 +47,7 @@ def train(
     *,
     reporter: Reporter,
     lengths: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float64] | None = None,
     mean_logits: NDArray[np.float32] | None = None,
     validate: Callable[[], float] | None = None,
     score_name: str = "P@1",
@@ -65,11 +67,13 @@ def train(
     Args:
         model: the model, on the device and in the dtype to train in.
         x: inputs, N x D.
-        y: labels that are 1, N x K.
+        y: labels that are 1, N x K; soft ones in (0, 1], of classes probabilities that add up to 1.
         settings: how.
         reporter: told of every step and epoch, in every process.
         lengths: of the S sequences that the rows are, one after the other: batches are then of sequences, and
             `batch_size` is their number.
+        weights: what the log-likelihood of each of the N rows counts, or of each sequence; None for 1. An integer is
+            the same as to repeat the row as often.
         mean_logits: of a model with a mean function, what that function scales at every row, N x K: as
             `VariationalModel.start` returns it.
         validate: score of the current parameters, higher is better; with it the best epoch's parameters are kept.
@@ -102,6 +106,7 @@ def train(
         settings,
         reporter,
         lengths,
+        weights,
         mean_logits,
         validate,
         score_name,
@@ -122,6 +127,7 @@ class _Run:
         settings: TrainingSettings,
         reporter: Reporter,
         lengths: NDArray[np.int64] | None,
+        weights: NDArray[np.float64] | None,
         mean_logits: NDArray[np.float32] | None,
         validate: Callable[[], float] | None,
         score_name: str,
@@ -140,7 +146,8 @@ class _Run:
         self._check_world(model)
         self.shards = Shards(model, world)
         self.model = model = self.shards.model
-        self.steps = Steps(x, y, settings, lengths=lengths, mean_logits=mean_logits, shards=self.shards)
+        of_rows: dict[str, Any] = {"lengths": lengths, "weights": weights, "mean_logits": mean_logits}
+        self.steps = Steps(x, y, settings, **of_rows, shards=self.shards)
         self.optimizers = make_optimizers(model, settings, n_rows=self.n_rows, sparse_inputs=scipy.sparse.issparse(x))
         self.later = moving_later(model, settings)
         self.best: dict[str, Tensor] = {}

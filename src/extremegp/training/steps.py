@@ -56,9 +56,10 @@ class Steps:
 
     Args:
         x: inputs, N x D.
-        y: labels that are 1, N x K.
+        y: labels that are 1, or soft, N x K.
         settings: how to train.
         lengths: of the sequences that the rows are.
+        weights: what each row counts, or each sequence.
         mean_logits: what a mean function scales at every row, N x K.
         shards: the model, and how it is shared out.
     """
@@ -70,12 +71,13 @@ class Steps:
         settings: TrainingSettings,
         *,
         lengths: NDArray[np.int64] | None,
+        weights: NDArray[np.float64] | None = None,
         mean_logits: NDArray[np.float32] | None,
         shards: Shards,
     ) -> None:
         self.model, self.x, self.y, self.settings, self.mean_logits = shards.model, x, y, settings, mean_logits
         self.shards, self.world = shards, shards.world
-        self.lengths = lengths
+        self.lengths, self.weights = lengths, weights
         self.ends = None if lengths is None else np.cumsum(lengths)
         self.n_units = x.shape[0] if lengths is None else len(lengths)
         self.parameters = [parameter for parameter in self.model.parameters() if parameter.requires_grad]
@@ -120,6 +122,7 @@ class Steps:
                 scale=n_rows / len(rows),
                 rows=torch.from_numpy(own).to(like.device),
                 lengths=None if self.lengths is None else torch.from_numpy(self.lengths[own_units]).to(like.device),
+                weights=self._weights(labelled if self.lengths is None else own_units, like),
                 mean_logits=self._logits(labelled, like),
                 seed=seed,
             ),
@@ -133,6 +136,9 @@ class Steps:
         if self.mean_logits is None:
             return None
         return torch.from_numpy(self.mean_logits[rows, self.shards.labels]).to(like)
+
+    def _weights(self, units: NDArray[np.int64], like: Tensor) -> Float[Tensor, " n"] | None:
+        return None if self.weights is None else torch.from_numpy(self.weights[units]).to(like)
 
     def _rows(self, units: NDArray[np.int64]) -> NDArray[np.int64]:
         if self.lengths is None or self.ends is None:
@@ -207,7 +213,8 @@ class Steps:
         if model.mean_function is not None and batch.mean_logits is not None:
             offset = model.mean_function.scaled(batch.mean_logits).detach()
         known = sampled.labels[torch.unique(sampled.y.columns)]
-        return sampled.including(self.hard.find(mixing, conditioned.marginals(batch.x).mean.detach(), known, offset))
+        means = conditioned.marginals(batch.x).mean.detach()
+        return sampled.including(self.hard.find(mixing, means, known, offset, batch.weights))
 
 
 def make_optimizers(

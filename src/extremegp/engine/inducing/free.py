@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import scipy.sparse
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
@@ -81,7 +82,7 @@ class SeparateInducingInputs(InducingInputs):
 
     def start(self, data: TrainingData) -> None:
         """Every class starts from its own rows (T 3.8.3), with rows of others where it has fewer than M."""
-        by_class = data.y.tocsc()
+        by_class = _likely(data.y).tocsc()
         for k in range(data.y.shape[1]):
             own = by_class.indices[by_class.indptr[k] : by_class.indptr[k + 1]]
             others = data.rng.choice(data.n_rows, size=max(0, len(self) - len(own)), replace=False)
@@ -96,6 +97,16 @@ class SeparateInducingInputs(InducingInputs):
 
     def norms(self) -> Tensor:
         return vector_norms(self.transposed, dim=0)
+
+
+def _likely(y: scipy.sparse.csr_matrix) -> scipy.sparse.csr_matrix:
+    """The labels of every row; of soft ones, those at least half as likely as its most likely one."""
+    if (y.data >= 1).all():
+        return y
+    most = y.max(axis=1).toarray().ravel().repeat(np.diff(y.indptr))
+    entries = y.tocoo()
+    kept = entries.data >= 0.5 * np.minimum(most, 1)
+    return scipy.sparse.csr_matrix((entries.data[kept], (entries.row[kept], entries.col[kept])), shape=y.shape)
 
 
 class _SeparatePoints(Points):

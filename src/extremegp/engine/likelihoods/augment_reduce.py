@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.logistic import LOGISTIC_MIXTURE, softplus_moments
 from extremegp.engine.integrals.races import softmax_probabilities
-from extremegp.engine.likelihoods.base import ClassLikelihood
+from extremegp.engine.likelihoods.base import ClassEntries, ClassLikelihood
 from extremegp.engine.likelihoods.local import HIDDEN_UNITS, AmortisedLocals, StoredLocals
 from extremegp.engine.likelihoods.one_vs_each import sum_over_others
 from extremegp.engine.utilities import Utilities
@@ -110,13 +110,16 @@ class _AugmentReduce(ClassLikelihood):
         """The bound, summed over the batch; of rows that are not trained on, local parameters are optimal.
 
         Raises:
-            ValueError: if locals should be optimal, but there are weights.
+            ValueError: if locals should be optimal, but there are weights of labels; if they are stored, and labels
+                soft.
         """
-        mean, variance = utilities.differences(batch.y.columns)
-        differences = Differences(mean, variance, batch.y.columns, batch.label_weights)
-        return self.row_bounds(differences, self._locals(differences, batch)).sum()
+        entries = ClassEntries.of(utilities, batch)
+        mean, variance = entries.utilities.differences(entries.classes)
+        differences = Differences(mean, variance, entries.classes, batch.label_weights)
+        return entries.sum(self.row_bounds(differences, self._locals(differences, batch, entries.rows)))
 
-    def _locals(self, differences: Differences, batch: Batch) -> Float[Tensor, "B n"]:
+    def _locals(self, differences: Differences, batch: Batch, rows: Int[Tensor, " B"] | None) -> Float[Tensor, "B n"]:
+        """Of every difference's row: `rows` are their numbers in the batch, where labels are soft."""
         if self.locals is None or batch.rows is None:
             if differences.label_weights is not None:
                 raise ValueError(
@@ -125,7 +128,13 @@ class _AugmentReduce(ClassLikelihood):
                 )
             return self.optimum(differences)
         if isinstance(self.locals, AmortisedLocals):
-            return self._guarded(self.locals(batch.x), differences)
+            locals_ = self.locals(batch.x)
+            return self._guarded(locals_ if rows is None else locals_.index_select(0, rows), differences)
+        if rows is not None:
+            raise ValueError(
+                "parameters that are stored for every row are of its one class, and soft labels have several: use "
+                "local='optimal' or 'amortised'"
+            )
         stored = self.locals(batch.rows).to(differences.mean.dtype)
         target = self.optimum(differences, stored, n_steps=_VISIT_STEPS)
         if differences.label_weights is not None:

@@ -11,8 +11,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extremegp.engine.batch import Batch
+from extremegp.engine.batch import Batch, weighted_sum
 from extremegp.engine.part import Part, StepSizes
+from extremegp.engine.sparse import SparseRows
 from extremegp.engine.utilities import Utilities
 
 Link = Literal["logit", "log"]
@@ -44,6 +45,8 @@ class Likelihood(Part):
         has_locals: whether there are parameters for every instance.
         is_concave: whether the expectation is concave in the means, as natural gradients with long steps want it.
         takes_known_labels: whether labels of a row that are known already can be conditioned on (T 4.37).
+        takes_weights: whether the expectation counts rows, or sequences, by `Batch.weights`.
+        takes_soft_labels: whether y may hold probabilities in place of labels: the expectation is that over them too.
         link: of the mean function to utilities; None where there is no regression of the labels to add to them.
         step_arrays: how many arrays of B x L numbers a step of training takes.
     """
@@ -57,12 +60,14 @@ class Likelihood(Part):
     has_locals: ClassVar[bool] = False
     is_concave: ClassVar[bool] = True
     takes_known_labels: ClassVar[bool] = False
+    takes_weights: ClassVar[bool] = False
+    takes_soft_labels: ClassVar[bool] = False
     link: ClassVar[Link | None] = None
     step_arrays: ClassVar[int] = 10
 
     @abstractmethod
     def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
-        """sum_i E_q[log p(y_i | f_i)] over the batch, or a lower bound of it."""
+        """sum_i w_i E_q[log p(y_i | f_i)] over the batch, or a lower bound of it."""
 
     @abstractmethod
     def predict(self, utilities: Utilities) -> Prediction:
@@ -98,9 +103,12 @@ class Likelihood(Part):
 
 
 class ClassLikelihood(Likelihood):
-    """p(y = c | f) for one class c out of K: every row of y has exactly one entry, in the column of its class."""
+    """p(y = c | f) for one class c out of K: every row of y has exactly one entry, in the column of its class.
 
-    has_classes = True
+    Of soft labels a row has an entry for every class that it may have, its probability: sum_c y_c E log p(c).
+    """
+
+    has_classes = takes_weights = takes_soft_labels = True
     link = "log"
 
     def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
@@ -116,6 +124,49 @@ class ClassLikelihood(Likelihood):
 
     def start_bias(self, frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
         return log_frequencies(frequencies, n_rows)
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        return super().step_elements(sizes) * sizes.classes
+
+
+class ClassEntries(NamedTuple):
+    """The classes of a batch one by one: every row with its class or, of soft labels, with each that it may have.
+
+    Attributes:
+        utilities: of the row of each entry.
+        classes: one for each.
+        rows: of the batch; None where every row has one entry.
+        weights: what each counts, the weight of the row times the probability of the class; None for 1 throughout.
+    """
+
+    utilities: Utilities
+    classes: Int[Tensor, " E"]
+    rows: Int[Tensor, " E"] | None
+    weights: Float[Tensor, " E"] | None
+
+    @classmethod
+    def of(cls, utilities: Utilities, batch: Batch) -> ClassEntries:
+        """Those of a batch."""
+        y = batch.y
+        if _one_each(y):
+            return cls(utilities, y.columns, None, batch.weights)
+        return cls(utilities.rows(y.rows), y.columns, y.rows, batch.weighted_y.values)
+
+    def sum(self, terms: Float[Tensor, " E"]) -> Float[Tensor, ""]:
+        """The sum of a term for each entry."""
+        return weighted_sum(terms, self.weights)
+
+
+def of_classes(f: Float[Tensor, "*S B K"], y: SparseRows) -> Float[Tensor, "*S B"]:
+    """sum_c y_ic f_ic of every row: of one class, its own."""
+    if _one_each(y):
+        return f.gather(-1, y.columns.unsqueeze(1).expand(*f.shape[:-1], 1)).squeeze(-1)
+    return f.new_zeros(f.shape[:-1]).index_add(-1, y.rows, f[..., y.rows, y.columns] * y.values)
+
+
+def _one_each(y: SparseRows) -> bool:
+    """Whether every row has one class, which is certain then."""
+    return len(y.columns) == y.shape[0]
 
 
 def log_frequencies(frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:

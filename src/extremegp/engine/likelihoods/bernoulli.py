@@ -23,25 +23,31 @@ _MOST_CHUNK = 1 << 20
 def _moments(
     y: SparseRows, shifts: Float[Tensor, " K"] | None, mean: Tensor, variance: Tensor, labels: slice
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Of softplus(f), less softplus(f + c) where a label is absent, with derivatives by mean and variance."""
+    """Of softplus(f) - (1 - y) softplus(f + c), with derivatives by mean and variance."""
     value, dm, dv = softplus_moments(mean, variance)
     if shifts is not None:
-        positives = _positions(y, labels.start, mean.shape[1])
+        positions, values = _entries(y, labels.start, mean.shape[1])
+        absent = 1.0 - values
         shifted_moments = softplus_moments(mean.add_(shifts[labels]), variance)
         for moment, shifted in zip((value, dm, dv), shifted_moments, strict=True):
-            moment.sub_(shifted.view(-1).index_fill_(0, positives, 0.0).view_as(moment))
+            flat = shifted.view(-1)
+            flat.index_copy_(0, positions, flat.index_select(0, positions) * absent)
+            moment.sub_(flat.view_as(moment))
     return value, dm, dv
 
 
-def _positions(y: SparseRows, start: int, width: int) -> Int[Tensor, " entries"]:
-    """Where the stored entries of `width` columns from `start` on lie in those columns as a dense, flat B x width."""
+def _entries(y: SparseRows, start: int, width: int) -> tuple[Int[Tensor, " entries"], Float[Tensor, " entries"]]:
+    """Where the stored entries of `width` columns from `start` on lie in those as a dense, flat B x width; and they."""
     by_label = y.transposed
     first, last = (int(by_label.offsets[column]) for column in (start, start + width))
-    return by_label.columns[first:last] * width + by_label.rows[first:last] - start
+    places = by_label.columns[first:last] * width + by_label.rows[first:last] - start
+    return places, by_label.values[first:last]
 
 
 class BernoulliLabels(Likelihood):
     """y_k = 1 with probability sigma(f_k), independently for every label given the utilities.
+
+    A soft label y in [0, 1] counts as log p(1) with weight y and as log p(0) with weight 1 - y.
 
     With propensities p_k a label that applies is recorded with probability p_k only (Jain, Prabhu and Varma 2016): y_k
     is what was recorded, 1 with probability p_k sigma(f_k), and sigma(f_k) the probability that label k applies.
@@ -51,7 +57,7 @@ class BernoulliLabels(Likelihood):
             is relative to them, not to the difference of two that a small p_k makes of it: it grows as 1 / p_k.
     """
 
-    labels_independent = sums_over_labels = takes_known_labels = True
+    labels_independent = sums_over_labels = takes_known_labels = takes_weights = takes_soft_labels = True
     link = "logit"
     propensities: Float[Tensor, " K"] | None
 
@@ -72,16 +78,17 @@ class BernoulliLabels(Likelihood):
         return type(self)(None if self.propensities is None else self.propensities.index_select(0, labels))
 
     def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
-        """sum_ik E_q[log p(y_ik | f_ik)] over the batch and K labels.
+        """sum_ik w_i E_q[log p(y_ik | f_ik)] over the batch and K labels.
 
-        Without propensities this is sum_ik y_ik E f_ik - sum_ik E softplus(f_ik). With them, as 1 - p sigma(f) is
-        (1 + e^{f + c}) / (1 + e^f) for c = log(1 - p), it is sum_ik y_ik (E f_ik + log p_k) - sum_ik E softplus(f_ik) +
-        sum_ik (1 - y_ik) E softplus(f_ik + c_k).
+        Without propensities and weights this is sum_ik y_ik E f_ik - sum_ik E softplus(f_ik). With propensities, as
+        1 - p sigma(f) is (1 + e^{f + c}) / (1 + e^f) for c = log(1 - p), it is sum_ik y_ik (E f_ik + log p_k) -
+        sum_ik E softplus(f_ik) + sum_ik (1 - y_ik) E softplus(f_ik + c_k).
         """
         y, shifts = batch.y, None if self.propensities is None else torch.log1p(-self.propensities)
-        softplus = utilities.expectation_sum(partial(_moments, y, shifts), batch.label_weights)
-        data = utilities.weighted_mean_sum(y) - softplus
-        return data if self.propensities is None else data + y.values @ self.propensities.log()[y.columns]
+        softplus = utilities.expectation_sum(partial(_moments, y, shifts), batch.label_weights, batch.weights)
+        present = batch.weighted_y
+        data = utilities.weighted_mean_sum(present) - softplus
+        return data if self.propensities is None else data + present.values @ self.propensities.log()[y.columns]
 
     def predict(self, utilities: Utilities) -> Prediction:
         mean, variance = utilities.marginals()

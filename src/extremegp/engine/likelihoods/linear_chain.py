@@ -37,7 +37,7 @@ class LinearChain(Likelihood):
         prior_variance: of every entry of f_bin at the start.
     """
 
-    has_classes = has_sequences = needs_independent = True
+    has_classes = has_sequences = needs_independent = takes_weights = True
 
     def __init__(
         self,
@@ -68,12 +68,12 @@ class LinearChain(Likelihood):
         return bias
 
     def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
-        """sum_s E_q[log p(y_s | f)] over the sequences, estimated at draws of the functions: its mean is exact."""
+        """sum_s w_s E_q[log p(y_s | f)] over the sequences, estimated at draws of the functions: its mean is exact."""
         assert batch.lengths is not None
         # The draws of the latent functions come first; those of f_bin go on from there.
         generator = torch.Generator(batch.x.device).manual_seed(batch.seed)
         f = utilities.draws(batch.lengths, batch.n_draws, generator)
-        return self.log_prob(f, batch.y.columns, batch.lengths, generator).sum() / batch.n_draws
+        return batch.sum(self.log_prob(f, batch.y.columns, batch.lengths, generator)) / batch.n_draws
 
     def predict(self, utilities: Utilities) -> Prediction:
         """Of elements one by one there is nothing to say: see `draws_of`.

@@ -12,7 +12,7 @@ from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.logistic import expected_softplus
 from extremegp.engine.integrals.probit import expected_log_ndtr
 from extremegp.engine.integrals.races import max_probabilities, probit_probabilities, softmax_probabilities
-from extremegp.engine.likelihoods.base import ClassLikelihood
+from extremegp.engine.likelihoods.base import ClassEntries, ClassLikelihood
 from extremegp.engine.utilities import Utilities
 
 
@@ -30,9 +30,9 @@ class _Pairwise(ClassLikelihood):
     sums_over_labels = True
 
     def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
-        classes = batch.y.columns
-        mean, variance = utilities.differences(classes)
-        return sum_over_others(self._pairwise(mean, variance), classes, batch.label_weights).sum()
+        entries = ClassEntries.of(utilities, batch)
+        terms = self._pairwise(*entries.utilities.differences(entries.classes))
+        return entries.sum(sum_over_others(terms, entries.classes, batch.label_weights))
 
     @abstractmethod
     def _pairwise(self, mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:

@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.probit import log_ndtr_derivatives
 from extremegp.engine.integrals.races import max_probabilities
-from extremegp.engine.likelihoods.base import ClassLikelihood
+from extremegp.engine.likelihoods.base import ClassEntries, ClassLikelihood
 from extremegp.engine.utilities import Utilities
 
 _FALL = 18.0  # in L, beyond which nothing counts
@@ -71,10 +71,10 @@ class RobustMax(ClassLikelihood):
                 "the robust maximum needs independent utilities, and those mixed of shared latent functions are not: "
                 "use one latent function for each class"
             )
-        mean, variance = utilities.marginals()
-        chance = log_highest_probability(mean, variance, batch.y.columns).exp()
+        entries = ClassEntries.of(utilities, batch)
+        chance = log_highest_probability(*entries.utilities.marginals(), entries.classes).exp()
         right, wrong = math.log1p(-self.epsilon), math.log(self.epsilon / max(utilities.n_utilities - 1, 1))
-        return (right * chance + wrong * (1.0 - chance)).sum()
+        return entries.sum(right * chance + wrong * (1.0 - chance))
 
     def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
         """1 - epsilon for the class of the highest utility, the rest for all others (T 3.39)."""

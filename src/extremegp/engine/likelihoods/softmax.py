@@ -9,7 +9,8 @@ from torch import Tensor
 from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.log_sum_exp import expected_log_sum_exp
 from extremegp.engine.integrals.races import softmax_probabilities
-from extremegp.engine.likelihoods.base import ClassLikelihood
+from extremegp.engine.likelihoods.base import ClassLikelihood, of_classes
+from extremegp.engine.part import StepSizes
 from extremegp.engine.utilities import Utilities
 
 
@@ -42,12 +43,15 @@ class SoftmaxMonteCarlo(ClassLikelihood):
         generator = torch.Generator(mean.device).manual_seed(batch.seed)
         half = torch.randn(self.n_samples // 2, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
         f = utilities.sample(torch.cat([half, -half]))
-        own = f.gather(2, batch.y.columns.view(1, -1, 1).expand(len(f), -1, 1)).squeeze(2)
-        return (own - torch.logsumexp(f, 2)).sum() / self.n_samples
+        return batch.sum(of_classes(f, batch.y) - torch.logsumexp(f, 2)) / self.n_samples
 
     def probabilities(self, utilities: Utilities) -> Float[Tensor, "B K"]:
         """E softmax(f)."""
         return softmax_probabilities(utilities)
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        # One normaliser serves all classes of a row.
+        return super().step_elements(sizes._replace(classes=1))
 
 
 class Softmax(SoftmaxMonteCarlo):
@@ -60,7 +64,7 @@ class Softmax(SoftmaxMonteCarlo):
     """
 
     def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
-        """sum_i E f_ic - E log sum_k e^{f_ik}, or an estimate of it with draws that the batch's seed decides.
+        """sum_i w_i (E f_ic - E log sum_k e^{f_ik}), or an estimate of it with draws that the batch's seed decides.
 
         Raises:
             ValueError: if there are weights: the log of a sum over classes is no sum over classes.
@@ -68,4 +72,4 @@ class Softmax(SoftmaxMonteCarlo):
         if batch.label_weights is not None or not utilities.independent:
             return super().expected_log_prob(utilities, batch)
         mean, variance = utilities.marginals()
-        return (mean.gather(1, batch.y.columns.unsqueeze(1)).squeeze(1) - expected_log_sum_exp(mean, variance)).sum()
+        return batch.sum(of_classes(mean, batch.y) - expected_log_sum_exp(mean, variance))
