@@ -155,7 +155,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         n_weights = training.n_trees * training.n_weights * y.shape[1]
         needed = _WEIGHT_BYTES * n_weights + _entry_bytes(x, y)
         check_memory(needed, settings="n_trees or n_weights", available=left)
-        content = content_hash([x, y])
+        content = content_hash([x, y] if weights is None else [x, y, weights])
         model, settings, history = grow(
             x,
             y,
@@ -164,7 +164,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             world=machine,
             weights=weights,
             checkpoint=self.checkpoint,
-            fingerprint=fingerprint([content] if weights is None else [content, weights], asdict(training)),
+            fingerprint=fingerprint([content], asdict(training)),
         )
         self._adopt(
             model,
