@@ -235,7 +235,7 @@ def test_fitting_leaves_the_data_and_the_global_generators_alone():
         {"random_state": np.random.RandomState(3)},
         {"n_inducing": np.int64(4), "learning_rate": np.float32(0.02), "relative_jitter": np.float32(1e-5)},
     ],
-    ids=str,
+    ids=lambda setting: str(setting).partition(" at 0x")[0],
 )
 def test_every_setting_trains_saves_and_loads(changes: dict[str, Any], tmp_path: Path, new_x: np.ndarray):
     classifier = small_classifier(**changes).fit(*small_data())

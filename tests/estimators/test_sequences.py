@@ -110,7 +110,7 @@ def test_every_combination_trains_and_predicts(latents: str, transitions: str, o
         {"random_state": np.random.RandomState(3)},
         {"dtype": "float64"},
     ],
-    ids=str,
+    ids=lambda setting: str(setting).partition(" at 0x")[0],
 )
 def test_other_settings_train_and_predict(options: dict[str, Any]):
     x = [[(token["word"], token["letter"]) for token in tokens] for tokens in X] if "template" in options else X
