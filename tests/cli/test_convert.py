@@ -374,7 +374,7 @@ def test_progress_is_a_bar_on_a_terminal_and_lines_elsewhere(
     watch = Watch(quiet=False)
     for read in (1 << 20, 3 << 20, 4 << 20):
         watch.reading("rows", 7, read, 5 << 20)
-    assert capsys.readouterr().err == "rows: 7 rows, 3 of 5 MiB, 20 s left\n"
+    assert capsys.readouterr().err == "rows: 7 rows, 3 of 5 MiB, 20 s so far\n"
     monkeypatch.setattr(time, "monotonic", monotonic)
     monkeypatch.setattr(sys.stderr, "isatty", lambda: True)
     monkeypatch.setenv("FORCE_COLOR", "1")

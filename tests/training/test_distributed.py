@@ -41,7 +41,11 @@ from extremegp.training import ProcessLostError, World, world
 from extremegp.training.distributed import _with_peers
 
 ROOT = Path(__file__).parents[2]
-EXACT = {torch.float64: {"rtol": 1e-10, "atol": 1e-12}, torch.float32: {"rtol": 1e-5, "atol": 1e-5}}
+EXACT = {
+    torch.float64: {"rtol": 1e-10, "atol": 1e-12},
+    torch.float32: {"rtol": 1e-5, "atol": 1e-5},
+    torch.int64: {"rtol": 0.0, "atol": 0.0},
+}
 
 
 def torchrun(n: int, *command: object) -> list[str]:

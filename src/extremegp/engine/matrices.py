@@ -20,6 +20,7 @@ _BLOCK_ENTRIES = 1 << 22
 # Shares of entries that are not zero up to which products of stored entries are faster than those of arrays: less where
 # what they are multiplied with is too wide for the caches.
 _WIDE, _FEW_ENTRIES, _FEW_OF_WIDE = 8192, 0.2, 0.07
+_SMALL = 1 << 24
 
 
 def is_mapped(X: Any) -> bool:
@@ -51,11 +52,14 @@ def mostly_zero(X: csr_matrix[Any] | NDArray[Any], n_rows: int | None = None) ->
 
 
 def suited_form(X: FloatMatrix) -> FloatMatrix:
-    """X as CSR where `mostly_zero`, else as an array, unless that would take several times the memory of CSR."""
-    if is_mapped(X) or (issparse(X) and X.shape[1] > _WIDE):
+    """X as CSR where `mostly_zero`, else as an array, unless that would take several times the memory of CSR.
+
+    X that is mapped from files stays there, unless it is small.
+    """
+    if (issparse(X) and X.shape[1] > _WIDE) or (is_mapped(X) and X.shape[0] * X.shape[1] > _SMALL):
         return X
     if mostly_zero(X):
-        return csr_matrix(X)
+        return X if issparse(X) else csr_matrix(X)
     array: NDArray[np.float32] = X.toarray() if issparse(X) else X
     return array
 
