@@ -50,7 +50,8 @@ def encode_class_probabilities(y: Any, name: str = "y") -> tuple[FloatCSR, Class
             have no different names of one kind.
     """
     space, order = _classes(y, name)
-    matrix = csr_matrix(y if issparse(y) else np.asarray(y), dtype=np.float64, copy=True)
+    given: Any = y if issparse(y) else np.asarray(y)
+    matrix = csr_matrix(given, dtype=np.float64, copy=True)
     matrix.sum_duplicates()
     bad = np.flatnonzero(~((matrix.data >= 0) & (matrix.data <= 1)))
     if bad.size:

@@ -317,7 +317,9 @@ def _principal_loadings(data: TrainingData, n_latent: int) -> NDArray[np.float64
     loadings = rng.normal(scale=0.1 / np.sqrt(n_latent), size=(n_labels, n_latent))
     # Labels that all rows have alike are nothing once they are centred.
     if found > 0 and _any_varies(y):
-        centred = _float64_operator(y) - aslinearoperator(np.ones((n_rows, 1))) @ aslinearoperator(means[None])
+        centred: LinearOperator = _float64_operator(y) - aslinearoperator(np.ones((n_rows, 1))) @ aslinearoperator(
+            means[None]
+        )
         if weights is not None:
             centred = aslinearoperator(scipy.sparse.diags(np.sqrt(weights))) @ centred
         _, deviations, directions = svds(centred, k=found, random_state=int(rng.integers(2**31)))

@@ -374,8 +374,9 @@ def _refuse_soft(y: Any) -> None:
     Raises:
         DataError: a sequence has them.
     """
-    for s, labels in enumerate(y if isinstance(y, (list, tuple)) else ()):
-        if getattr(labels, "ndim", 1) == 2:
+    several = (list, tuple, np.ndarray)
+    for s, labels in enumerate(y if isinstance(y, several) else ()):
+        if isinstance(labels, several) and len(labels) and isinstance(labels[0], several):
             raise DataError(
                 f"y[{s}] has several numbers for each token: there are no soft labels of sequences, for they do not "
                 "say how likely whole labellings are; give the sequence once for each that it may have, with its "

@@ -45,7 +45,8 @@ def train_combiner(
     Raises:
         TrainingInterrupted: on Ctrl-C.
     """
-    values, targets, counted, n_missed, n_others = [], [], [], 0.0, 0.0
+    values, targets, n_missed, n_others = [], [], 0.0, 0.0
+    counted: list[NDArray[np.float64]] = []
     row_weights = np.ones(x.shape[0]) if weights is None else weights
     for block in row_blocks(len(held_out)):
         rows = held_out[block]
@@ -54,9 +55,9 @@ def train_combiner(
         values.append(evidence.values)
         targets.append(present)
         counted.append(row_weights[rows][evidence.rows])
-        n_missed += np.diff(truth.indptr) @ row_weights[rows] - present @ counted[-1]
-        n_others += truth.shape[1] * row_weights[rows].sum() - counted[-1].sum()
-    e, present, of_pairs = (np.concatenate(parts) for parts in (values, targets, counted))
+        n_missed += float(np.diff(truth.indptr) @ row_weights[rows] - counted[-1][present].sum())
+        n_others += float(truth.shape[1] * row_weights[rows].sum() - counted[-1].sum())
+    e, present, of_pairs = np.concatenate(values), np.concatenate(targets), np.concatenate(counted)
     # And half a miss among as many labels as have half a label on average, so that none is impossible.
     entries = row_weights.sum() * y.shape[1] / (np.diff(y.indptr) @ row_weights)
     model.background.fill_((n_missed + 0.5) / (n_others + max(1.0, 0.5 * entries)))
@@ -76,7 +77,8 @@ def train_combiner(
     pair_weights = None if weights is None else of_pairs
     model.combiner.start(TrainingData(inputs, labels, rng, weights=pair_weights))
     model.combiner.requires_grad_(True)
-    alone = {"weights": pair_weights, "reporter": NoReporter(), "world": World()}
-    history = train(model.combiner, inputs, labels, settings, **alone)
+    history = train(
+        model.combiner, inputs, labels, settings, weights=pair_weights, reporter=NoReporter(), world=World()
+    )
     model.requires_grad_(False)
     return [record | {"elbo": record["elbo"] * n_pairs / len(e)} for record in history]

@@ -259,7 +259,9 @@ class _Growth:
             "rows.label_indptr": y.indptr.astype(np.int64),
             "rows.labels": y.indices.astype(np.int32),
             "log_counts": np.log1p(counts).astype(np.float32),
-        } | ({"rows.weights": self.weights} if self.weighted else {})
+        }
+        if self.weighted:
+            arrays["rows.weights"] = self.weights
         for tree, (shape, levels) in enumerate(zip(self.shapes, self.nodes, strict=False)):
             arrays[f"trees.{tree}.order"] = shape.order
             for depth, (parents, batches) in enumerate(zip(shape.parents(), levels, strict=True)):
