@@ -73,6 +73,7 @@ FORMATS: dict[str, tuple[str, list[str], list[str]]] = {
     "parquet, vectors": ("{}.parquet", ["--labels-column", "tags"], ["--vector-column", "emb"]),
     "jsonl, other keys": ("{}.jsonl", ["--labels-column", "tags"], ["--text-column", "title"]),
     "jsonl, vectors": ("{}.jsonl", ["--labels-column", "tags"], ["--text-column", "title"]),
+    "csv, vectors apart": ("{}.csv", ["--label-columns", "tag_*", "--vectors", "{}.npy"], []),
     "csv, labels apart": ("{}.csv", ["--labels", "{}-tags.txt", "--label-separator", ";"], ["--text-column", "title"]),
     "npy, lists": ("{}.npy", ["--labels", "{}-tags.txt", "--label-separator", ";"], []),
     "npy, matrix": ("{}.npy", ["--labels", "{}-labels.npy"], []),
@@ -101,7 +102,8 @@ def test_many_labels_are_trained_evaluated_and_predicted(folder: Path, tmp_path:
     metrics = json.loads(run("evaluate", model, *test, "--json", "-").stdout)["metrics"]
     # Of a row without labels every ranking counts as nothing.
     assert metrics["nDCG@3"] > 0.95 * pd.read_csv(folder / "test.csv").tags.notna().mean()
-    assert run("predict", model, *_arguments(folder, "test", data, inputs), "--out", out, "-q").exit_code == 0
+    new = _arguments(folder, "test", "{}.npy" if "--vectors" in labelled else data, inputs)
+    assert run("predict", model, *new, "--out", out, "-q").exit_code == 0
     rows = [json.loads(line) for line in out.read_text().splitlines()]
     assert len(rows) == 20
     has_ids = data in ("{}-corpus.csv", "{}")
@@ -124,6 +126,32 @@ def test_the_shell_trains_what_the_library_does(folder: Path, tmp_path: Path, ru
     np.testing.assert_array_equal(
         classifier.predict_proba(test.texts), extremegp.load(tmp_path / "m").predict_proba(test.texts)
     )
+
+
+def test_rows_count_by_their_weights(folder: Path, tmp_path: Path, run: Run) -> None:
+    frame = pd.read_csv(folder / "train.csv")
+    frame.assign(weight=[1] * 40 + [0] * 20).to_csv(tmp_path / "weighted.csv", index=False)
+    frame[:40].to_csv(tmp_path / "fewer.csv", index=False)
+    columns = ("--text-column", "title", "--label-columns", "tag_*")
+    args = (*columns, "--weight-column", "weight", "--out", tmp_path / "m", *QUICK)
+    assert run("train", tmp_path / "weighted.csv", *args).exit_code == 0
+    assert run("train", tmp_path / "fewer.csv", *columns, "--out", tmp_path / "n", *QUICK).exit_code == 0
+    texts = frame.title[40:].tolist()
+    weighted, fewer = (extremegp.load(tmp_path / name).predict_proba(texts) for name in "mn")
+    np.testing.assert_array_equal(weighted, fewer)
+    frame.assign(weight=-1).to_csv(tmp_path / "negative.csv", index=False)
+    args = (*columns, "--weight-column", "weight", "--out", tmp_path / "o", *QUICK)
+    run.fails("train", tmp_path / "negative.csv", *args, naming="must be finite and not negative")
+
+
+def test_columns_of_shares_are_soft_labels(folder: Path, tmp_path: Path, run: Run) -> None:
+    frame = pd.read_csv(folder / "train.csv").assign(tag_red=0.25)
+    frame.to_csv(tmp_path / "soft.csv", index=False)
+    args = ("--text-column", "title", "--label-columns", "tag_*", "--out", tmp_path / "m", *QUICK)
+    assert run("train", tmp_path / "soft.csv", *args).exit_code == 0
+    model = extremegp.load(tmp_path / "m")
+    red = model.predict_proba(frame.title.tolist())[:, model.classes_.tolist().index("tag_red")]
+    assert 0.15 < red.mean() < 0.35
 
 
 def test_ids_are_kept(folder: Path, tmp_path: Path, run: Run) -> None:

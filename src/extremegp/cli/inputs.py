@@ -162,6 +162,7 @@ class Source:
             self.label_column,
             ids,
             self.weight_column,
+            vectors_apart=self.vectors is not None,
         )
 
     @property
@@ -232,6 +233,8 @@ class Source:
             raise SettingsError("--label-separator goes with --labels-column, or with --labels FILE")
         if self.vectors is not None and self.vector_column:
             raise SettingsError("--vectors and --vector-column both say where vectors are: give one of them")
+        if self.vectors is not None and self.inputs == "feature vectors" and not labelled:
+            raise SettingsError(f"name the vectors themselves as DATA: {self.vectors}")
         if not labelled or given:
             return
         if self.kind in ("array", "sparse"):
@@ -249,7 +252,7 @@ class Source:
 
     def _check_format(self) -> None:
         tables = "tables (.csv, .tsv, .parquet) and JSON lines"
-        texts: tuple[Kind, ...] = (*_TEXTS, "table")
+        rows: tuple[Kind, ...] = (*_TEXTS, "table")
         fitting: dict[str, tuple[Any, tuple[Kind, ...], str]] = {
             "--x-key": (self.x_key, ("npz",), ".npz files"),
             "--y-key": (self.y_key, ("npz",), ".npz files"),
@@ -260,7 +263,7 @@ class Source:
             "--label-columns": (self.label_columns, _WITH_COLUMNS, tables),
             "--id-column": (self.id_column, _WITH_COLUMNS, tables),
             "--weight-column": (self.weight_column, _WITH_COLUMNS, tables),
-            "--vectors": (self.vectors, texts, "vectors beside texts"),
+            "--vectors": (self.vectors, rows, "texts and tables"),
             "--first-label": (
                 self.first_label,
                 _LABELS_INSIDE,

@@ -33,6 +33,7 @@ class RecordColumns:
         one_class: the column of the class of a row.
         ids: the column of what a row is called.
         weights: the column of the weight of a row.
+        vectors_apart: whether vectors are elsewhere, so that columns without a name here are nothing.
     """
 
     texts: tuple[str, ...] = ()
@@ -43,10 +44,11 @@ class RecordColumns:
     one_class: str | None = None
     ids: str | None = None
     weights: str | None = None
+    vectors_apart: bool = False
 
     def without_labels(self) -> RecordColumns:
         """The same for data whose labels are not wanted."""
-        return RecordColumns(self.texts, self.vectors, ids=self.ids)
+        return RecordColumns(self.texts, self.vectors, ids=self.ids, vectors_apart=self.vectors_apart)
 
 
 class Records(NamedTuple):
@@ -187,7 +189,7 @@ class _Reader:
         if len({*taken, *vectors}) < len(taken) + len(vectors):
             twice = next(column for column in taken if [*taken, *vectors].count(column) > 1)
             table.fail(f"the column {table.names[twice]!r} is named for two things; name it for one")
-        if not vectors and not self.texts:
+        if not vectors and not self.texts and not columns.vectors_apart:
             vectors = feature_positions(table, taken, feature_names)
         self.vectors = [] if self.lists is not None else vectors
 
