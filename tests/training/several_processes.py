@@ -62,6 +62,7 @@ MODELS: dict[str, dict[str, Any]] = {
     "propensity": {"propensity": True},
     "mean function": {"n_mean_points": N},
     "float32": {"dtype": torch.float32},
+    "weighted rows of soft labels": {"propensity": True, "weighted": True},
 }
 ONE_EACH = {"mixing": "identity", "n_latent": K}
 CHAIN = ONE_EACH | {"likelihood": "linear-chain", "bias_variance": 4.0}
@@ -71,8 +72,10 @@ BY_ROWS: dict[str, tuple[dict[str, Any], str]] = {
     "softmax": ({"likelihood": "softmax"} | ONE_EACH, "natural"),
     "softmax with a mean function": ({"likelihood": "softmax", "n_mean_points": N} | ONE_EACH, "adam"),
     "one-vs-each of sampled classes": ({"likelihood": "one-vs-each"}, "sampled"),
+    "weighted softmax": ({"likelihood": "softmax", "weighted": True} | ONE_EACH, "natural"),
     "augment and reduce": ({"likelihood": "ar-softmax", "local": "amortised"}, "sampled"),
     "sequences": (CHAIN | {"latents": "linear-point", "transitions": "point"}, "adam"),
+    "weighted sequences": (CHAIN | {"latents": "linear-point", "transitions": "point", "weighted": True}, "adam"),
     "sequences of reduced inputs": (CHAIN | FEATURES | {"transitions": "point", "certain": True}, "adam"),
 }
 DRAWN = {"sequences": CHAIN | FEATURES, "mixed softmax": {"likelihood": "softmax"}}
@@ -92,14 +95,23 @@ def lengths_of(changes: dict[str, Any]) -> np.ndarray | None:
     return LENGTHS if changes.get("likelihood") == "linear-chain" else None
 
 
+def weights_of(changes: dict[str, Any]) -> np.ndarray | None:
+    if not changes.get("weighted"):
+        return None
+    lengths = lengths_of(changes)
+    return 0.5 + np.arange(N if lengths is None else len(lengths)) % 4
+
+
 def build(
-    *, dtype: torch.dtype = torch.float64, certain: bool = False, **changes: Any
+    *, dtype: torch.dtype = torch.float64, certain: bool = False, weighted: bool = False, **changes: Any
 ) -> tuple[VariationalModel, Any, Any]:
     """A model away from its start, its data, and what its mean function scales.
 
     If it is certain, all draws of random features are the same, up to rounding.
     """
     xy = data(changes.get("likelihood", "bernoulli"))
+    if weighted and "likelihood" not in changes:
+        xy[1].data[:] = np.linspace(0.1, 1.0, xy[1].nnz)
     if changes.get("n_mean_points"):
         changes["n_mean_stored"] = xy[0].nnz
     sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "ard+linear"}
@@ -118,7 +130,8 @@ def one_step(here: World, plan: TrainingSettings, **changes: Any) -> dict[str, t
     """The bound and every gradient of one batch; those of the labels of all processes put together."""
     model, xy, logits = build(**changes)
     shards = Shards(model, here)
-    steps = Steps(*xy, plan, lengths=lengths_of(changes), mean_logits=logits, shards=shards)
+    of_rows = {"lengths": lengths_of(changes), "weights": weights_of(changes), "mean_logits": logits}
+    steps = Steps(*xy, plan, **of_rows, shards=shards)
     elbo = steps.gradients(steps.load(np.array([3, 1, 8, 0, 5]), 2), n_draws=1)
     found = {"data": elbo.data.detach(), "kl": elbo.kl.detach()}
     for name, parameter in shards.model.named_parameters():
@@ -133,6 +146,7 @@ def trained(
 ) -> dict[str, Any]:
     model, xy, logits = build(**of)
     given = {"reporter": NoReporter(), "world": here, "fingerprint": "f", "lengths": lengths_of(of), **options}
+    given["weights"] = weights_of(of)
     history = train(model, *xy, plan, mean_logits=logits, **given)
     return {"history": history, "state": model.state_dict()}
 
@@ -198,7 +212,7 @@ def main(folder: Path) -> None:
         **{name: of_model for name, (of_model, _) in BY_ROWS.items()},
     }.items():
         sizes: dict[str, Any] = {"n_features": D, "n_labels": K, "n_latent": P, "n_inducing": M, "kernel": "se"}
-        settings = {name: value for name, value in {**sizes, **changes}.items() if name != "certain"}
+        settings = {name: value for name, value in {**sizes, **changes}.items() if name not in ("certain", "weighted")}
         model = ModelSettings(**settings).build()
         found["refused"][name] = refusal(lambda model=model: check_shareable(model, here))
     found["refused"]["small batches"] = refusal(lambda: trained(here, replace(SETTINGS, batch_size=1)))
