@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import RBF
 from tests.models import random_inputs, random_labels, sparse_rows
 
 from extremegp.engine import mean as regression
+from extremegp.engine import scaled_rows
 from extremegp.engine.mean import RegressionMean, fit_regression, learn_lengthscales, points_kept
 
 N, D, K = 30, 6, 4
@@ -92,7 +93,7 @@ def test_learnt_lengthscales_favour_features_that_matter():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, D))
     y = np.stack([x[:, 0] > 0, x[:, 1] > 0], axis=1).astype(np.float64)
-    log_weights, noise = learn_lengthscales(_csr(x), _csr(y), rng=rng)
+    log_weights, noise, _ = learn_lengthscales(_csr(x), _csr(y), rng=rng)
     assert log_weights[:2].min() > log_weights[2:].max() + 1
     assert 0 < noise < 1
 
@@ -112,7 +113,7 @@ def test_blocks_do_not_change_the_predictions(monkeypatch: pytest.MonkeyPatch):
     mean, new = _fit(x, y).mean, torch.from_numpy(random_inputs(7, D, seed=9)).float()
     with torch.no_grad():
         whole = mean.logits(new)
-        monkeypatch.setattr(regression, "_BLOCK_ELEMENTS", 2 * N)
+        monkeypatch.setattr(scaled_rows, "_BLOCK_ELEMENTS", 2 * N)
         torch.testing.assert_close(mean.logits(new), whole)
 
 

@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Literal
 
 from extremegp.data.arrays import read_array, read_inputs, read_npz
+from extremegp.data.block_features import BlockFeatures
 from extremegp.data.blocks import Dataset
 from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
 from extremegp.data.classes import ClassSpace, encode_classes, one_hot
 from extremegp.data.columns import Columns, read_columns, write_columns
 from extremegp.data.conversion import convert
-from extremegp.data.features import make_features, suited_features
+from extremegp.data.features import chosen_features, make_features, suited_features
 from extremegp.data.features_base import FeatureKind, Features
 from extremegp.data.formats import FORMATS, recognise_format
 from extremegp.data.images import deskew
@@ -30,6 +31,7 @@ from extremegp.errors import SettingsError
 
 __all__ = [
     "CHUNKING_TEMPLATE",
+    "BlockFeatures",
     "ClassDataset",
     "ClassSpace",
     "Columns",
@@ -44,6 +46,7 @@ __all__ = [
     "TextDataset",
     "TokenFeatures",
     "check_inputs",
+    "chosen_features",
     "classes_of_dataset",
     "convert",
     "deskew",

@@ -10,7 +10,7 @@ from abc import ABC
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
@@ -83,9 +83,11 @@ class Part(nn.Module, ABC):
 
     Attributes:
         index_limits: exclusive upper bounds of the entries of integer buffers, by name.
+        starts_parts: whether it starts the parts that it is made of itself.
     """
 
     index_limits: Mapping[str, int] = {}
+    starts_parts: ClassVar[bool] = False
     _arguments: tuple[Any, ...]
     _keywords: dict[str, Any]
 
@@ -153,6 +155,16 @@ class Part(nn.Module, ABC):
 def parts_of(module: nn.Module) -> Iterator[Part]:
     """The module and all in it that are parts, in the order of their registration."""
     return (part for part in module.modules() if isinstance(part, Part))
+
+
+def start_parts(module: nn.Module, data: TrainingData) -> None:
+    """Start the module and all in it that are parts, each before those that it is made of."""
+    if isinstance(module, Part):
+        module.start(data)
+        if module.starts_parts:
+            return
+    for child in module.children():
+        start_parts(child, data)
 
 
 class _Unsaved:

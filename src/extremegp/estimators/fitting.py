@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
 from extremegp.data.rows import take_rows
+from extremegp.engine.blocks import Block
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.latents import Marginals
 from extremegp.engine.matrices import is_mapped
@@ -50,11 +51,13 @@ class Examples(NamedTuple):
         x: inputs, N x D.
         y: labels, N x K; of a class never seen in training a row has none.
         lengths: of the sequences; None where rows stand alone.
+        blocks: of the features; none where all are of one kind.
     """
 
     x: FloatMatrix
     y: FloatCSR
     lengths: NDArray[np.int64] | None = None
+    blocks: tuple[Block, ...] = ()
 
     @property
     def n_units(self) -> int:
@@ -64,14 +67,14 @@ class Examples(NamedTuple):
     def part(self, units: NDArray[np.int64]) -> Examples:
         """Some of the rows or sequences."""
         if self.lengths is None:
-            return Examples(take_rows(self.x, units), take_rows(self.y, units))
+            return self._replace(x=take_rows(self.x, units), y=take_rows(self.y, units))
         ends, lengths = np.cumsum(self.lengths)[units], self.lengths[units]
         rows = np.concatenate([np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)])
         return Examples(self.x[rows], self.y[rows], lengths)
 
     def arrays(self) -> list[Any]:
         """All of it, for a fingerprint."""
-        return [part for part in self if part is not None]
+        return [self.x, self.y, *([] if self.lengths is None else [self.lengths])]
 
 
 class FittedModel(NamedTuple):
@@ -177,11 +180,11 @@ def _planned(
     x, y = data.x, data.y
     sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
     n_points = regression_points(translate(params), **sizes)
-    kept = points_kept(x, n_points) if n_points else (0, 0)
+    kept = points_kept(x, n_points, data.blocks) if n_points else (0, 0)
 
     def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
         params = translate(params)
-        settings = model_settings(params, **sizes, mean_points=kept)
+        settings = model_settings(params, **sizes, mean_points=kept, blocks=data.blocks)
         training = training_settings(params, model=settings, n_rows=data.n_units, seed=seed)
         return settings, replace(training, shuffle_rows=_MAPPED_BLOCK) if is_mapped(x) else training
 
@@ -315,7 +318,7 @@ def checked_device(name: Any) -> torch.device:
 
 def validator(model: VariationalModel, held_out: Examples) -> Callable[[], float]:
     """P@1 of the current parameters: of classes, accuracy. What the mean function says does not change with them."""
-    x, y, lengths = held_out
+    x, y, lengths, _ = held_out
     y = y.sign() if model.likelihood.has_counts else y
 
     def of_sequences() -> Iterator[NDArray[Any]]:

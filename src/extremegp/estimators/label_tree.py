@@ -14,7 +14,8 @@ import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import FloatMatrix
+from extremegp.data import BlockFeatures, FloatMatrix
+from extremegp.engine.block_shares import block_factors
 from extremegp.engine.matrices import column_counts
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
@@ -120,8 +121,12 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if Y is None:
             raise DataError("LabelTreeGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         features, x, y, _, space, target_kind = self._training_rows(X, Y, label_names)
-        x, y = (scipy.sparse.csr_matrix(matrix, dtype=np.float32) for matrix in (x, y))
+        y = scipy.sparse.csr_matrix(y, dtype=np.float32)
+        if isinstance(features, BlockFeatures):
+            x = features.weigh(block_factors(x, y, features.layout, rng=np.random.default_rng(seed)), x)
+        x = scipy.sparse.csr_matrix(x, dtype=np.float32)
         if validation is not None:
             check_columns(validation[0], column_names(X))
         if np.count_nonzero(np.diff(y.indptr)) < 2:
@@ -130,7 +135,6 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             raise DataError("X has numbers whose squares float32 cannot hold: scale it, as features='unit' does")
         if not x.has_sorted_indices:
             x = x.sorted_indices()
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         machine = world("cpu")
         # Processes that start at different moments see different free memory.
         left = (
@@ -159,7 +163,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             label_counts=column_counts(y),
             n_rows=x.shape[0],
             instance_noise=None,
-            feature_names=column_names(X),
+            feature_names=None if features.layout else column_names(X),
         )
         self.n_held_out_ = training.n_held_out
         if validation is not None:

@@ -117,7 +117,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         propensities = label_propensities(self.propensity, label_counts=label_counts, n_rows=n_rows)
         if validation is not None:
             check_columns(validation[0], column_names(X))
-        data, held_out = self._split(Examples(x, y), features, names, validation, rng)
+        data, held_out = self._split(Examples(x, y, blocks=features.layout), features, names, validation, rng)
         self._train(
             data,
             held_out,
@@ -130,7 +130,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             target_kind=target_kind,
             label_counts=label_counts,
             n_rows=n_rows,
-            feature_names=column_names(X),
+            feature_names=None if features.layout else column_names(X),
         )
         return self
 
@@ -273,4 +273,4 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         n_labels = data.y.shape[1]
         if held_y.shape[1] != n_labels:
             raise DataError(f"the validation labels have {held_y.shape[1]} columns, the training labels {n_labels}")
-        return data, Examples(held_x, held_y)
+        return data, Examples(held_x, held_y, blocks=features.layout)

@@ -91,7 +91,7 @@ class RowTask(Task[Classifier]):
         params.setdefault("features", self.usual_features(source))
         if texts and params["features"] == "auto":
             params["features"] = "text"
-        known = get_args(get_type_hints(self.estimator())["features"])
+        known = get_args(get_args(get_type_hints(self.estimator())["features"])[0])
         fitting = ("text",) if texts else tuple(name for name in known if name != "text")
         if params["features"] not in fitting:
             raise SettingsError(
