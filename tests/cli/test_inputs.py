@@ -216,7 +216,10 @@ def test_the_first_label_of_the_file_is_the_class(tmp_path: Path, run: Run, name
         ("train.svm --task multiclass --set n_sampled_labels=3", "did you mean 'n_sampled_classes'"),
         ("train.svm --task multiclass --set likelihood=logit", "likelihood must be one of auto, softmax"),
         ("train.svm --task multiclass --set propensity=auto", "the parameter 'propensity' is unknown"),
-        ("train.svm --features standard", "features must be unit or tfidf or raw for many labels per row"),
+        (
+            "train.svm --features words",
+            "features must be auto or unit or tfidf or raw or scale or root or standard for",
+        ),
         (
             "train.svm --task multiclass --features text",
             "features must be auto or unit or tfidf or raw or scale or root",

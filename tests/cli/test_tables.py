@@ -73,6 +73,21 @@ FORMATS: dict[str, tuple[str, list[str], list[str]]] = {
     "parquet, vectors": ("{}.parquet", ["--labels-column", "tags"], ["--vector-column", "emb"]),
     "jsonl, other keys": ("{}.jsonl", ["--labels-column", "tags"], ["--text-column", "title"]),
     "jsonl, vectors": ("{}.jsonl", ["--labels-column", "tags"], ["--text-column", "title"]),
+    "csv, texts and vectors": (
+        "{}.csv",
+        ["--label-columns", "tag_*"],
+        ["--text-column", "body", "--vector-column", "emb_*"],
+    ),
+    "jsonl, texts and vectors": (
+        "{}.jsonl",
+        ["--labels-column", "tags"],
+        ["--text-column", "title", "--vector-column", "emb"],
+    ),
+    "csv, vectors beside texts": (
+        "{}.csv",
+        ["--label-columns", "tag_*"],
+        ["--text-column", "body", "--vectors", "{}.npy"],
+    ),
     "csv, vectors apart": ("{}.csv", ["--label-columns", "tag_*", "--vectors", "{}.npy"], []),
     "csv, labels apart": ("{}.csv", ["--labels", "{}-tags.txt", "--label-separator", ";"], ["--text-column", "title"]),
     "npy, lists": ("{}.npy", ["--labels", "{}-tags.txt", "--label-separator", ";"], []),
@@ -215,6 +230,22 @@ def test_deprecated_labels_are_replaced(folder: Path, tmp_path: Path, run: Run) 
     assert result.exit_code == 0
     assert "deprecated, and replaced" in result.stderr
     assert extremegp.load(tmp_path / "m").label_titles_ == ["Fruit", "Red"]
+
+
+def test_classes_of_texts_and_vectors_in_a_table(folder: Path, tmp_path: Path, run: Run) -> None:
+    args = ("--text-column", "title", "--vector-column", "emb_*", "--label-column", "body")
+    assert run("train", folder / "train.csv", *args, "--out", tmp_path / "m", *QUICK).exit_code == 0
+    result = json.loads(run("evaluate", tmp_path / "m", folder / "test.csv", *args, "--json", "-").stdout)
+    assert result["n_rows"] == 20
+    text = ("--text-column", "title", "--label-column", "body")
+    naming = "holds texts in a table, but texts and feature vectors are needed, as in training: name vectors beside"
+    run.fails("evaluate", tmp_path / "m", folder / "test.csv", *text, naming=naming)
+    np.save(tmp_path / "few.npy", np.ones((19, 3)))
+    args = (*text, "--vectors", tmp_path / "few.npy")
+    run.fails("evaluate", tmp_path / "m", folder / "test.csv", *args, naming="few.npy: has 19 vectors, but")
+    np.save(tmp_path / "wide.npy", np.ones((20, 4)))
+    args = (*text, "--vectors", tmp_path / "wide.npy")
+    run.fails("evaluate", tmp_path / "m", folder / "test.csv", *args, naming="has 4 features, but the model has 3")
 
 
 def test_classes_of_texts_in_a_table(folder: Path, tmp_path: Path, run: Run) -> None:

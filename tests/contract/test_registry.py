@@ -14,7 +14,10 @@ from torch.nn.functional import logsigmoid
 
 from extremegp import testing
 from extremegp.engine import kernels
-from extremegp.engine.latents import DeepRandomFeatures, JoinedLatents, LinearFunctions, SumLatents
+from extremegp.engine.block_kernel import OnColumns
+from extremegp.engine.blocks import Block
+from extremegp.engine.inducing import BlockInducingInputs
+from extremegp.engine.latents import ColumnLatents, DeepRandomFeatures, JoinedLatents, LinearFunctions, SumLatents
 from extremegp.engine.likelihoods import AugmentReduceLogit, AugmentReduceSoftmax, BernoulliLabels, LinearChain
 from extremegp.engine.model import SelectedLatents
 from extremegp.engine.part import Part
@@ -29,7 +32,18 @@ SETTINGS = ModelSettings(
 WITHOUT = {"n_subspace": 0, "support_size": 0}
 
 
-COMPOSED = {kernels.Sum, kernels.Product, kernels.WhiteNoise, JoinedLatents, SumLatents, SelectedLatents}
+COMPOSED = {
+    kernels.Sum,
+    kernels.Product,
+    kernels.WhiteNoise,
+    OnColumns,
+    BlockInducingInputs,
+    ColumnLatents,
+    JoinedLatents,
+    SumLatents,
+    SelectedLatents,
+}
+BLOCKS = (Block(3, dense=False, unit=True), Block(2, dense=True))
 
 
 def concrete(kind: type[Part]) -> Iterator[type[Part]]:
@@ -62,8 +76,9 @@ def test_kernels(name: str):
         kernels.SquaredExponentialPerLatent(n_functions=P) * kernels.ArcCosine(1) + kernels.WhiteNoise(),
         kernels.SquaredExponential(learn_variance=True, n_features=D),
         kernels.WhiteNoise(0.5),
+        OnColumns(kernels.SquaredExponential(n_features=2), 1, 3) + OnColumns(kernels.Linear(), 3, D, dense=True),
     ],
-    ids=["sum", "product", "per-function", "variance", "white"],
+    ids=["sum", "product", "per-function", "variance", "white", "columns"],
 )
 def test_kernels_that_are_made_of_others(kernel: kernels.Kernel):
     testing.check_part(kernel, n_features=D)
@@ -73,6 +88,13 @@ def test_kernels_that_are_made_of_others(kernel: kernels.Kernel):
 @pytest.mark.parametrize("normalise", [False, True])
 def test_inducing_inputs(name: str, normalise: bool):
     testing.check_part(INDUCING[name].make(replace(SETTINGS, normalise_inducing=normalise), P))
+
+
+@pytest.mark.parametrize("kind", ["free", "sparse"])
+def test_inducing_inputs_of_blocks(kind: str):
+    inducing = replace(SETTINGS, inducing=kind, blocks=BLOCKS).build_latents().inducing
+    assert isinstance(inducing, BlockInducingInputs)
+    testing.check_part(inducing)
 
 
 def test_inducing_inputs_with_weights_of_coordinates():
@@ -102,6 +124,10 @@ def gp(**changes: Any) -> Part:
         *(gp(inducing=name, mixing="identity") for name in INDUCING if name != "free"),
         gp(kernel="se-p-ell+white", posterior="full"),
         gp(linear_term=True),
+        gp(linear_term=True, kernel="ard+white", blocks=BLOCKS),
+        gp(inducing="separate", mixing="identity", blocks=BLOCKS),
+        gp(inducing="subspace", blocks=BLOCKS),
+        ColumnLatents(DeepRandomFeatures(3, P, n_random=4), 1, 4, dense=True),
         DeepRandomFeatures(D, P, n_layers=2, n_hidden=2, n_random=4),
         DeepRandomFeatures(D, P, n_random=4, kernel="se", frequencies="var-resampled", n_reduced=2, ard=False),
         SelectedLatents(gp(), torch.tensor([0, 2]), partial=False),

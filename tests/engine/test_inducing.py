@@ -16,7 +16,8 @@ from extremegp.engine.inducing import (
     SparseInducingInputs,
     SubspaceInducingInputs,
 )
-from extremegp.engine.kernels import DensePoints, Kernel, Matern, SquaredExponential, SquaredExponentialPerLatent
+from extremegp.engine.kernels import Kernel, Matern, SquaredExponential, SquaredExponentialPerLatent
+from extremegp.engine.points import DensePoints
 from extremegp.engine.sparse import SparseRows
 
 M, D, R, S, B = 4, 9, 3, 5, 6

@@ -13,7 +13,6 @@ from extremegp.engine.inducing import SeparateInducingInputs
 from extremegp.engine.kernels import (
     ArcCosine,
     DenseKernel,
-    DensePoints,
     Kernel,
     Linear,
     Matern,
@@ -22,6 +21,7 @@ from extremegp.engine.kernels import (
     SquaredExponentialPerLatent,
     WhiteNoise,
 )
+from extremegp.engine.points import DensePoints
 from extremegp.engine.sparse import SparseRows
 
 D = 5

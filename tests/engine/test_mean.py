@@ -10,6 +10,7 @@ from sklearn.gaussian_process.kernels import RBF
 from tests.models import random_inputs, random_labels, sparse_rows
 
 from extremegp.engine import mean as regression
+from extremegp.engine import scaled_rows
 from extremegp.engine.mean import RegressionMean, fit_regression, learn_lengthscales, points_kept
 
 N, D, K = 30, 6, 4
@@ -92,7 +93,7 @@ def test_learnt_lengthscales_favour_features_that_matter():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, D))
     y = np.stack([x[:, 0] > 0, x[:, 1] > 0], axis=1).astype(np.float64)
-    log_weights, noise = learn_lengthscales(_csr(x), _csr(y), rng=rng)
+    log_weights, noise, _ = learn_lengthscales(_csr(x), _csr(y), rng=rng)
     assert log_weights[:2].min() > log_weights[2:].max() + 1
     assert 0 < noise < 1
 
@@ -112,7 +113,7 @@ def test_blocks_do_not_change_the_predictions(monkeypatch: pytest.MonkeyPatch):
     mean, new = _fit(x, y).mean, torch.from_numpy(random_inputs(7, D, seed=9)).float()
     with torch.no_grad():
         whole = mean.logits(new)
-        monkeypatch.setattr(regression, "_BLOCK_ELEMENTS", 2 * N)
+        monkeypatch.setattr(scaled_rows, "_BLOCK_ELEMENTS", 2 * N)
         torch.testing.assert_close(mean.logits(new), whole)
 
 
@@ -212,7 +213,8 @@ def _with_weights(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> r
 @pytest.fixture
 def known_lengthscales(monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, float]:
     known = np.linspace(-0.5, 1.0, D, dtype=np.float32), 0.1
-    monkeypatch.setattr(regression, "learn_lengthscales", lambda x, y, rng, weights: known)
+    learnt = regression.Learnt(*known, np.ones(1, np.float32))
+    monkeypatch.setattr(regression, "learn_lengthscales", lambda x, y, rng, weights, blocks: learnt)
     return known
 
 
@@ -273,8 +275,10 @@ def test_a_weighted_row_is_left_out_with_all_its_weight(
 def test_the_scale_of_the_weights_goes_into_the_noise():
     x, y = _data()
     learn = {"rng": np.random.default_rng(0)}
-    plain, noise = learn_lengthscales(_csr(x), _csr(y), **learn)
-    scaled, noise_of_ten = learn_lengthscales(_csr(x), _csr(y), rng=np.random.default_rng(0), weights=np.full(N, 10.0))
+    plain, noise, _ = learn_lengthscales(_csr(x), _csr(y), **learn)
+    scaled, noise_of_ten, _ = learn_lengthscales(
+        _csr(x), _csr(y), rng=np.random.default_rng(0), weights=np.full(N, 10.0)
+    )
     np.testing.assert_allclose(scaled, plain, atol=1e-2)
     assert noise_of_ten == pytest.approx(10 * noise, rel=1e-2)
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from extremegp.data import RecordColumns
 
 Kind: TypeAlias = Literal["xc", "svmlight", "jsonl", "mapped", "array", "npz", "sparse", "table", "annif", "documents"]
-Inputs: TypeAlias = Literal["texts", "feature vectors", "texts and vectors"]
+Inputs: TypeAlias = Literal["texts", "feature vectors", "texts and feature vectors"]
 
 CALLED: dict[Kind, str] = {
     "xc": "sparse rows (xc)",
@@ -120,7 +120,7 @@ class Source:
         """What rows have."""
         if self.kind not in _TEXTS and not self.columns.texts:
             return "feature vectors"
-        return "texts and vectors" if self.vectors or self.columns.vectors else "texts"
+        return "texts and feature vectors" if self.vectors or self.columns.vectors else "texts"
 
     @property
     def in_records(self) -> bool:

@@ -200,7 +200,7 @@ Features = Annotated[
         "--features",
         metavar="NAME",
         help="What to do to the inputs first: 'unit' scales rows to unit norm, 'tfidf' weighs counts, 'raw' leaves "
-        "them alone, 'text' makes tf-idf of texts; for classes also 'scale' (all features divided by one number), "
+        "them alone, 'text' makes tf-idf of texts; also 'scale' (all features divided by one number), "
         "'root' (the same for their square roots), 'standard' (each to mean 0 and the same variance) and 'auto', "
         "which chooses. By default 'text' for jsonl, else 'auto' for classes and 'unit' for many labels.",
     ),

@@ -106,7 +106,7 @@ def n_rows_of(X: Any) -> int:
 def _known_inputs(features: Any) -> tuple[Inputs, int | None]:
     """What a features step takes, and D of vectors."""
     if features.kind == "blocks":
-        return "texts and vectors", features.blocks["vectors"].n_features_in
+        return "texts and feature vectors", features.blocks["vectors"].n_features_in
     return ("texts", None) if features.kind == "text" else ("feature vectors", features.n_features_in)
 
 
@@ -153,7 +153,7 @@ def check_kind(source: Source, known: Known) -> None:
     hints = {
         "texts": "name the columns of a table that have them by --text-column",
         "feature vectors": "leave out --text-column, if there is one",
-        "texts and vectors": "name vectors beside the texts by --vector-column or --vectors",
+        "texts and feature vectors": "name vectors beside the texts by --vector-column or --vectors",
     }
     raise DataError(
         f"holds {source.inputs} in {CALLED[source.kind]}, but {known.inputs} are needed, as in training: "

@@ -8,12 +8,13 @@ from extremegp._lazy import lazily
 
 if TYPE_CHECKING:
     from extremegp.data.arrays import read_array, read_inputs, read_npz, read_sparse
+    from extremegp.data.block_features import BlockFeatures
     from extremegp.data.blocks import Dataset
     from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
     from extremegp.data.classes import ClassSpace, encode_classes, one_hot
     from extremegp.data.columns import Columns, read_columns, write_columns
     from extremegp.data.conversion import convert
-    from extremegp.data.features import make_features, suited_features
+    from extremegp.data.features import chosen_features, make_features, suited_features
     from extremegp.data.features_base import FeatureKind, Features
     from extremegp.data.formats import recognise_format
     from extremegp.data.images import deskew
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CHUNKING_TEMPLATE",
+    "BlockFeatures",
     "ClassDataset",
     "ClassSpace",
     "Columns",
@@ -52,6 +54,7 @@ __all__ = [
     "TokenFeatures",
     "Vocabulary",
     "check_inputs",
+    "chosen_features",
     "classes_of_dataset",
     "convert",
     "deskew",
@@ -88,12 +91,13 @@ __getattr__, __dir__ = lazily(
     __name__,
     {
         "extremegp.data.arrays": ("read_array", "read_inputs", "read_npz", "read_sparse"),
+        "extremegp.data.block_features": ("BlockFeatures",),
         "extremegp.data.blocks": ("Dataset",),
         "extremegp.data.class_files": ("ClassDataset", "classes_of_dataset", "read_labels"),
         "extremegp.data.classes": ("ClassSpace", "encode_classes", "one_hot"),
         "extremegp.data.columns": ("Columns", "read_columns", "write_columns"),
         "extremegp.data.conversion": ("convert",),
-        "extremegp.data.features": ("make_features", "suited_features"),
+        "extremegp.data.features": ("chosen_features", "make_features", "suited_features"),
         "extremegp.data.features_base": ("FeatureKind", "Features"),
         "extremegp.data.formats": ("recognise_format",),
         "extremegp.data.images": ("deskew",),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import numpy as np
@@ -11,6 +12,7 @@ from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
 from extremegp.data.analysis import Analyser, Analyzer
+from extremegp.data.block_features import BlockFeatures, are_texts, has_blocks, input_blocks
 from extremegp.data.features_base import FeatureKind, Features, stored_column, stored_idf
 from extremegp.data.rows import with_values
 from extremegp.data.text_features import TextFeatures
@@ -184,7 +186,7 @@ _STEPS: dict[str, type[Features]] = {
 
 
 def make_features(
-    kind: FeatureKind,
+    kind: FeatureKind | Mapping[str, FeatureKind],
     *,
     min_df: int = 2,
     max_features: int | None = None,
@@ -197,7 +199,8 @@ def make_features(
     Args:
         kind: "raw" (unchanged), "unit" (rows to unit norm), "tfidf" (counts to tf-idf, unit norm), "text" (texts to
             tf-idf, unit norm), "scale" (all features divided by one number), "root" (the same for their square roots)
-            or "standard" (each to mean 0 and the same variance).
+            or "standard" (each to mean 0 and the same variance). Or such a kind for every block of the input by its
+            name, see `BlockFeatures`.
         min_df: for "text": in how many texts a word must occur.
         max_features: for "text": how many words to keep; None for all.
         analyzer: for "text": what words are, see `Analyser`.
@@ -207,11 +210,43 @@ def make_features(
     Raises:
         SettingsError: another kind, or an option outside its domain.
     """
+    if isinstance(kind, Mapping):
+        if not kind or not all(isinstance(name, str) for name in kind):
+            raise SettingsError(f"features of blocks are a mapping from their names to kinds, not {kind!r}")
+        options: Any = {"min_df": min_df, "max_features": max_features, "analyzer": analyzer}
+        options |= {"ngram_range": ngram_range, "lowercase": lowercase}
+        of_blocks: dict[Any, Any] = dict(kind)
+        if nested := [name for name, of_block in of_blocks.items() if not isinstance(of_block, str)]:
+            raise SettingsError(f"features of the block {nested[0]!r} must be one kind, not {kind[nested[0]]!r}")
+        return BlockFeatures({name: make_features(of_block, **options) for name, of_block in kind.items()})
     if kind == "text":
         return TextFeatures(min_df, max_features, Analyser(analyzer, ngram_range, lowercase))
-    if kind not in _STEPS:
+    if kind not in tuple(_STEPS):
         raise SettingsError(f"features must be one of {', '.join(get_args(FeatureKind))}, not {kind!r}")
     return _STEPS[kind]()
+
+
+def chosen_features(kind: Any, X: Any) -> Any:
+    """A kind of features, or kinds of blocks, with those that suit X in place of "auto"."""
+    if kind == "auto":
+        if not has_blocks(X):
+            return "text" if are_texts(X) else suited_features(X)
+        kind = dict.fromkeys(input_blocks(X), "auto")
+    if isinstance(kind, Mapping) and "auto" in kind.values():
+        inputs = input_blocks(X)
+        return {
+            name: of if of != "auto" or name not in inputs else _suited(name, inputs[name]) for name, of in kind.items()
+        }
+    return kind
+
+
+def _suited(name: str, block: Any) -> FeatureKind:
+    if are_texts(block):
+        return "text"
+    try:
+        return suited_features(block)
+    except DataError as error:
+        raise DataError(f"block {name!r}: {error}") from error
 
 
 def suited_features(X: Any) -> FeatureKind:

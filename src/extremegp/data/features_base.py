@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 from numpy.typing import NDArray
 
+from extremegp.engine.blocks import Block
 from extremegp.engine.matrices import FloatMatrix
 from extremegp.errors import ModelFormatError
 
@@ -47,6 +48,11 @@ class Features(ABC):
         Raises:
             DataError: X cannot be used, or has not the columns that the step was fitted on.
         """
+
+    @property
+    def layout(self) -> tuple[Block, ...]:
+        """The blocks of the features; none where all are of one kind."""
+        return ()
 
     def n_unknown(self, x: FloatMatrix) -> int:
         """How many rows of features, as `transform` gives them, are of texts without any word that is known."""

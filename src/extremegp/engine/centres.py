@@ -16,7 +16,8 @@ _HASHED_FEATURES = 4096
 _START_ROWS, _START_ENTRIES = 500_000, 1 << 27
 
 
-def _dense(rows: Matrix) -> NDArray[np.float32]:
+def dense_rows(rows: Matrix) -> NDArray[np.float32]:
+    """Rows as an array."""
     return np.asarray(rows.toarray() if scipy.sparse.issparse(rows) else rows, dtype=np.float32)
 
 
@@ -54,11 +55,11 @@ def _centres(x: Matrix, size: int, rng: np.random.Generator) -> NDArray[np.float
 def distinct_centres(x: Matrix, size: int, data: TrainingData) -> NDArray[np.float32]:
     """Centres of inputs, or some of these, `size` x D and all different."""
     if data.inducing_start == "kmeans":
-        return _distinct(_centres(x, size, data.rng), data.rng)
-    return _distinct(_dense(_random_rows(x, size, data.rng)), data.rng)
+        return distinct(_centres(x, size, data.rng), data.rng)
+    return distinct(dense_rows(_random_rows(x, size, data.rng)), data.rng)
 
 
-def _distinct(centres: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
+def distinct(centres: NDArray[np.float32], rng: np.random.Generator) -> NDArray[np.float32]:
     """The centres, with noise on repeated ones: exact duplicates would make K_Z singular."""
     _, first = np.unique(centres, axis=0, return_index=True)
     copies = np.setdiff1d(np.arange(len(centres)), first)

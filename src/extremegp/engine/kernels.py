@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.engine.part import Part
-from extremegp.engine.points import DensePoints, InnerProducts, Points
+from extremegp.engine.points import InnerProducts, Points, as_points
 from extremegp.engine.sparse import Inputs
 
 
@@ -89,7 +89,7 @@ class InnerProductKernel(Kernel):
         return self.log_weights.to(dtype).exp()
 
     def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
-        z = _points(z)
+        z = as_points(z)
         return _InnerProductAt(z.inner_products(self.weights(z.dtype)), self.from_products)
 
 
@@ -107,7 +107,7 @@ class DenseKernel(Kernel):
         """k(x_i, x_i)."""
 
     def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
-        return _DenseAt(self, _points(z).dense())
+        return _DenseAt(self, as_points(z).dense())
 
 
 class _DenseAt(KernelAt):
@@ -121,10 +121,6 @@ class _DenseAt(KernelAt):
     def __call__(self, x: Inputs) -> tuple[Float[Tensor, "*P B M"], Float[Tensor, "*Q B"]]:
         assert isinstance(x, Tensor)
         return self.kernel.covariance(x, self.z.to(x.dtype)), self.kernel.variance(x)
-
-
-def _points(z: Points | Tensor) -> Points:
-    return z if isinstance(z, Points) else DensePoints(z)
 
 
 class _InnerProductAt(KernelAt):
@@ -202,7 +198,7 @@ class SquaredExponentialPerLatent(InnerProductKernel):
         return self.log_weights.new_ones(1, dtype=dtype)
 
     def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
-        z = _points(z)
+        z = as_points(z)
         own = self.log_weights if functions is None else self.log_weights.index_select(0, functions)
         return _InnerProductAt(z.inner_products(self.weights(z.dtype)), partial(_per_latent, own))
 
@@ -310,7 +306,7 @@ class WhiteNoise(Kernel):
         self.log_variance = nn.Parameter(torch.tensor(math.log(variance)))
 
     def at(self, z: Points | Float[Tensor, "M D"], functions: Int[Tensor, " L"] | None = None) -> KernelAt:
-        return _WhiteAt(self.log_variance.exp(), _points(z))
+        return _WhiteAt(self.log_variance.exp(), as_points(z))
 
 
 class _WhiteAt(KernelAt):

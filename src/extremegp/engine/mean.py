@@ -8,7 +8,7 @@ share one factorisation. Its leave-one-out predictions, known in closed form (Ra
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
@@ -18,11 +18,13 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.kernels import squared_exponential
 from extremegp.engine.linalg import inverse, inverse_cholesky
 from extremegp.engine.matrices import column_means
 from extremegp.engine.part import Part, TrainingData
-from extremegp.engine.sparse import Inputs, Matrix, SparseRows
+from extremegp.engine.scaled_rows import ScaledRows, as_array, as_csr
+from extremegp.engine.sparse import Inputs, Matrix
 
 Link = Literal["logit", "log"]
 
@@ -31,8 +33,8 @@ EXACT_ROWS, SUBSET_POINTS = 16384, 4096
 _FLOOR = 5e-3
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e8
 """Of the noise variance of a row with a weight, beside covariances of 1."""
-_BLOCK_ELEMENTS = 1 << 24
 _SUBSET, _STEPS, _RATE = 800, 100, 0.05
+_SCALE_ROWS = 2000
 
 
 class RegressionMean(Part):
@@ -47,38 +49,58 @@ class RegressionMean(Part):
         n_features: D.
         n_labels: K.
         link: "logit" or "log".
+        blocks: blocks of the features, each of which then has a kernel of its own; the regression's is their sum
+            weighted by `shares`, which add up to one. Dense blocks are kept as an array, others by their stored
+            entries.
     """
 
-    points: Float[Tensor, "n_points D"]
+    points: Float[Tensor, "n_points n_dense"]
     rows: Int[Tensor, " n_stored"]
     columns: Int[Tensor, " n_stored"]
     values: Float[Tensor, " n_stored"]
     weights: Float[Tensor, " D"]
     coefficients: Float[Tensor, "n_points K"]
     frequencies: Float[Tensor, " K"]
+    shares: Float[Tensor, " n_blocks"]
 
     def __init__(
-        self, n_points: int, n_stored: int | None, n_features: int, n_labels: int, *, link: Link = "logit"
+        self,
+        n_points: int,
+        n_stored: int | None,
+        n_features: int,
+        n_labels: int,
+        *,
+        link: Link = "logit",
+        blocks: Sequence[Block] = (),
     ) -> None:
         super().__init__()
+        self.blocks = tuple(blocks) or (Block(n_features, dense=n_stored is None),)
         self.slope = nn.Parameter(torch.ones(1))
-        if n_stored is None:
-            self.register_buffer("points", torch.zeros(n_points, n_features))
-        else:
+        if n_dense := sum(block.n_features for block in self.blocks if block.dense):
+            self.register_buffer("points", torch.zeros(n_points, n_dense))
+        if n_stored is not None:
             self.register_buffer("rows", torch.zeros(n_stored, dtype=torch.int64))
             self.register_buffer("columns", torch.zeros(n_stored, dtype=torch.int64))
             self.register_buffer("values", torch.zeros(n_stored))
         self.register_buffer("weights", torch.ones(n_features))
         self.register_buffer("coefficients", torch.zeros(n_points, n_labels))
         self.register_buffer("frequencies", torch.zeros(n_labels))
+        if len(self.blocks) > 1:
+            self.register_buffer("shares", torch.full((len(self.blocks),), 1 / len(self.blocks)))
         self.index_limits = {"rows": n_points, "columns": n_features}
-        self.dense, self.link = n_stored is None, link
-        self._scaled: tuple[_ScaledRows, tuple[Any, ...]] | None = None
+        self.link = link
+        self._scaled: tuple[ScaledRows, tuple[Any, ...]] | None = None
 
     def fit(self, data: TrainingData) -> NDArray[np.float32]:
         """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
         fitted = fit_regression(
-            data.x, data.y, rng=data.rng, link=self.link, n_points=len(self.coefficients), weights=data.weights
+            data.x,
+            data.y,
+            rng=data.rng,
+            link=self.link,
+            n_points=len(self.coefficients),
+            weights=data.weights,
+            blocks=self.blocks,
         )
         self.load_state_dict(fitted.mean.state_dict())
         return fitted.logits
@@ -101,9 +123,7 @@ class RegressionMean(Part):
     def logits(self, x: Inputs) -> Float[Tensor, "B K"]:
         """link t_k(x_i) of new inputs."""
         points = self.scaled_points()
-        blocks = [
-            block.to(self.coefficients) @ self.coefficients for block in _scaled(x, points.scale).covariances(points)
-        ]
+        blocks = [block.to(self.coefficients) @ self.coefficients for block in points.of_rows(x).covariances(points)]
         return self.linked(self.frequencies + torch.cat(blocks))
 
     def linked(self, t: Tensor) -> Tensor:
@@ -113,27 +133,44 @@ class RegressionMean(Part):
     @torch.no_grad()
     def keep(self, points: Matrix) -> None:
         """Set the rows of X."""
-        if self.dense:
-            self.points.copy_(torch.from_numpy(np.ascontiguousarray(points)))
-            return
-        kept = scipy.sparse.coo_matrix(points)
-        for buffer, values in ((self.rows, kept.row), (self.columns, kept.col), (self.values, kept.data)):
-            buffer.copy_(torch.from_numpy(values))
+        parts = columns_of(self.blocks)
+        if arrays := [as_array(part.of_matrix(points)) for part in parts if part.dense]:
+            self.points.copy_(torch.cat(arrays, dim=1))
+        if stored := [as_csr(part.of_matrix(points)).tocoo() for part in parts if not part.dense]:
+            first = [part.start for part in parts if not part.dense]
+            columns = np.concatenate([kept.col + start for kept, start in zip(stored, first, strict=True)])
+            rows, values = (np.concatenate([getattr(kept, name) for kept in stored]) for name in ("row", "data"))
+            for buffer, array in ((self.rows, rows), (self.columns, columns), (self.values, values)):
+                buffer.copy_(torch.from_numpy(array))
 
-    def scaled_points(self) -> _ScaledRows:
+    def scaled_points(self) -> ScaledRows:
         """The rows of X in the coordinates of the kernel."""
         # Loading replaces or overwrites the buffers; a copy of what the points were made of tells.
-        values = self.points if self.dense else self.values
-        source = (values, values._version, self.weights, self.weights._version)
+        held = [
+            buffer
+            for name in ("points", "values", "weights", "shares")
+            if (buffer := self._buffers.get(name)) is not None
+        ]
+        source = tuple(of for buffer in held for of in (buffer, buffer._version))
         if self._scaled is None or not all(a is b for a, b in zip(self._scaled[1], source, strict=True)):
-            if self.dense:
-                kept: Any = self.points
-            else:
-                shape = (len(self.coefficients), len(self.weights))
-                entries = (self.values.cpu().numpy(), (self.rows.cpu().numpy(), self.columns.cpu().numpy()))
-                kept = scipy.sparse.csr_matrix(entries, shape=shape)
-            self._scaled = _scaled(kept, self.weights.sqrt().cpu()), source
+            shares = self.shares.tolist() if len(self.blocks) > 1 else [1.0]
+            self._scaled = ScaledRows(self._kept(), columns_of(self.blocks), self.weights.sqrt().cpu(), shares), source
         return self._scaled[0]
+
+    def _kept(self) -> list[Any]:
+        """The rows of X, the columns of every block by themselves."""
+        parts, kept, start, matrix = columns_of(self.blocks), [], 0, None
+        if "values" in self._buffers:
+            shape = (len(self.coefficients), len(self.weights))
+            entries = (self.values.cpu().numpy(), (self.rows.cpu().numpy(), self.columns.cpu().numpy()))
+            matrix = scipy.sparse.csr_matrix(entries, shape=shape)
+        for part in parts:
+            if part.dense:
+                kept.append(self.points[:, start : start + part.stop - part.start])
+                start += part.stop - part.start
+            else:
+                kept.append(part.of_matrix(matrix))
+        return kept
 
 
 class Fitted(NamedTuple):
@@ -148,10 +185,17 @@ class Fitted(NamedTuple):
     logits: NDArray[np.float32]
 
 
-def points_kept(x: Matrix, n_points: int | None = None) -> tuple[int, int | None]:
-    """How many rows of X a regression on it keeps, and the stored entries of these rows, None if X is an array."""
+def points_kept(x: Matrix, n_points: int | None = None, blocks: Sequence[Block] = ()) -> tuple[int, int | None]:
+    """How many rows of X a regression on it keeps, and the stored entries of these rows, None if X is an array.
+
+    Those of dense blocks do not count.
+    """
     chosen = x[_chosen(x.shape[0], n_points)]
-    return chosen.shape[0], chosen.nnz if scipy.sparse.issparse(chosen) else None
+    n_dense = sum(block.n_features for block in blocks if block.dense)
+    if not scipy.sparse.issparse(chosen) or n_dense == x.shape[1]:
+        return chosen.shape[0], None
+    parts = columns_of(blocks) or [Columns(0, x.shape[1], dense=False)]
+    return chosen.shape[0], sum(part.of_matrix(chosen).nnz for part in parts if not part.dense)
 
 
 def fit_regression(
@@ -162,6 +206,7 @@ def fit_regression(
     link: Link = "logit",
     n_points: int | None = None,
     weights: NDArray[np.float64] | None = None,
+    blocks: Sequence[Block] = (),
 ) -> Fitted:
     """Learn the lengthscales and the noise, then regress the labels of all rows.
 
@@ -175,14 +220,17 @@ def fit_regression(
         link: what the mean function makes of the regression.
         n_points: rows to keep; by default all rows up to `EXACT_ROWS`, and `SUBSET_POINTS` of more.
         weights: precisions of the rows, N: the noise variance of each is divided by its own. None for 1.
+        blocks: blocks of the features.
     """
-    log_weights, noise = learn_lengthscales(x, y, rng=rng, weights=weights)
+    log_weights, noise, shares = learn_lengthscales(x, y, rng=rng, weights=weights, blocks=blocks)
     precisions = None if weights is None else torch.from_numpy(weights)
-    kept, n_stored = points_kept(x, n_points)
-    mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link)
+    kept, n_stored = points_kept(x, n_points, blocks)
+    mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link, blocks=blocks)
     with torch.no_grad():
         mean.keep(x[_chosen(x.shape[0], n_points)])
         mean.weights.copy_(torch.from_numpy(np.exp(log_weights)))
+        if len(mean.blocks) > 1:
+            mean.shares.copy_(torch.from_numpy(shares))
         mean.frequencies.copy_(torch.from_numpy(_frequencies(y, weights)))
         solve = _solve_all if kept == x.shape[0] else _solve_subset
         coefficients, left_out = solve(mean.scaled_points(), x, y, mean.frequencies, noise, precisions)
@@ -190,31 +238,56 @@ def fit_regression(
         return Fitted(mean, mean.linked(left_out).float().numpy())
 
 
+class Learnt(NamedTuple):
+    """What `learn_lengthscales` learns.
+
+    Attributes:
+        log_weights: logarithms of the weights w, D.
+        noise: the variance of the noise.
+        shares: the weights of the kernels of the blocks, which add up to one.
+    """
+
+    log_weights: NDArray[np.float32]
+    noise: float
+    shares: NDArray[np.float32]
+
+
 @torch.enable_grad()
 def learn_lengthscales(
-    x: Matrix, y: scipy.sparse.csr_matrix, *, rng: np.random.Generator, weights: NDArray[np.float64] | None = None
-) -> tuple[NDArray[np.float32], float]:
-    """Log of the weights w (D) and the noise variance that predict rows left out of random subsets best.
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    *,
+    rng: np.random.Generator,
+    weights: NDArray[np.float64] | None = None,
+    blocks: Sequence[Block] = (),
+) -> Learnt:
+    """What predicts rows left out of random subsets best.
 
     The criterion is the squared error of the leave-one-out predictions, over all labels. Weights start alike for an
     array; else rare features start with more than common ones. Where rows have `weights`, of mean one in the criterion,
-    a row is left out with all of its own, and the noise variance is that of a row of weight one.
+    a row is left out with all of its own, and the noise variance is that of a row of weight one. Of blocks, shares and
+    one scale for the weights of each are learnt: weights of all features of many kinds fit the rows left out too, and
+    then overrate words.
     """
     n_rows, n_features = x.shape
-    if isinstance(x, scipy.sparse.csr_matrix):
-        seen = np.bincount(x.indices, minlength=n_features)
-        start = np.log1p(np.log((1 + n_rows) / (1 + seen)))
-        spread = float(np.mean(x.multiply(x) @ np.exp(start)))
-    else:
-        start, spread = np.zeros(n_features), float(x.var(axis=0, dtype=np.float64).sum())
-    log_weights = torch.from_numpy(start + math.log(2 / max(spread, 1e-12))).float().requires_grad_()
+    parts = columns_of(blocks) or [Columns(0, n_features, dense=not scipy.sparse.issparse(x))]
+    start = torch.from_numpy(np.concatenate([_weights_start(part, x) for part in parts])).float()
+    widths, of_blocks = torch.tensor([part.stop - part.start for part in parts]), len(parts) > 1
+    # Of one block the weights themselves move, by steps from where they start.
+    moved = (torch.zeros(len(parts)) if of_blocks else start.clone()).requires_grad_()
     log_noise = torch.tensor(math.log(0.2 * (1.0 if weights is None else weights.mean())), requires_grad=True)
+    logits = torch.zeros(len(parts), requires_grad=of_blocks)
     frequencies = torch.from_numpy(_frequencies(y, weights))
-    optimizer = torch.optim.Adam([log_weights, log_noise], lr=_RATE)
+
+    def of_features() -> Tensor:
+        return start + moved.repeat_interleave(widths) if of_blocks else moved
+
+    optimizer = torch.optim.Adam([moved, log_noise, *([logits] if of_blocks else [])], lr=_RATE)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, _STEPS, pct_start=0.2, cycle_momentum=False)
     for _ in range(_STEPS):
         rows = np.sort(rng.choice(n_rows, size=min(_SUBSET, n_rows), replace=False))
-        chosen = x[rows]
+        chosen, log_weights = x[rows], of_features()
+        used = np.arange(n_features)
         if isinstance(chosen, scipy.sparse.csr_matrix):
             used = np.flatnonzero(np.bincount(chosen.indices, minlength=n_features))
             scale = (0.5 * log_weights.index_select(0, torch.from_numpy(used))).exp()
@@ -223,8 +296,11 @@ def learn_lengthscales(
             scale = (0.5 * log_weights).exp()
         inputs = torch.from_numpy(chosen).float() * scale
         targets = torch.from_numpy(y[rows].toarray()).float() - frequencies
-        norms = inputs.square().sum(1)
-        covariance = squared_exponential(inputs @ inputs.T, norms.unsqueeze(1), norms)
+        ends = np.searchsorted(used, [part.stop for part in parts])
+        kernels = [_covariance(part) for part in inputs.tensor_split(ends[:-1].tolist(), dim=1)]
+        covariance = kernels[0]
+        if of_blocks:
+            covariance = (torch.stack(kernels) * logits.softmax(0)[:, None, None]).sum(0)
         precisions = None if weights is None else torch.from_numpy(weights[rows]).float()
         noise = log_noise.exp() if precisions is None else _noises(log_noise.exp(), precisions)
         noisy = covariance + noise * torch.eye(len(rows))
@@ -237,36 +313,29 @@ def learn_lengthscales(
         squares.mean(0).sum().backward()  # type: ignore[no-untyped-call]
         optimizer.step()
         schedule.step()
-    return log_weights.detach().numpy(), float(log_noise.detach().exp())
+    return Learnt(of_features().detach().numpy(), float(log_noise.detach().exp()), logits.detach().softmax(0).numpy())
 
 
-class _ScaledRows:
-    """Rows in the coordinates where the kernel is exp(-1/2 ||x - z||^2), as CSR or as an array."""
-
-    def __init__(self, x: Any, norms: Tensor, scale: Tensor) -> None:
-        self.x, self.norms, self.scale = x, norms, scale
-
-    def covariances(self, points: _ScaledRows) -> Iterator[Tensor]:
-        """k(x_i, z_j), a block of rows at a time."""
-        step = max(1, _BLOCK_ELEMENTS // max(1, len(points.norms)))
-        sparse = scipy.sparse.issparse(points.x)
-        own = _as_csr(self.x) if sparse else _as_array(self.x).to(points.x.dtype)
-        transposed = points.x.T.tocsr() if sparse else points.x.T
-        for start in range(0, max(1, own.shape[0]), step):
-            rows = slice(start, start + step)
-            exponent = own[rows] @ transposed
-            exponent = torch.from_numpy(exponent.toarray()) if sparse else exponent
-            exponent -= 0.5 * self.norms[rows, None]
-            exponent -= 0.5 * points.norms
-            yield exponent.clamp_(max=0.0).exp_()
+def _weights_start(part: Columns, x: Matrix) -> NDArray[np.float64]:
+    """Where the log weights of some columns start."""
+    if part.dense and scipy.sparse.issparse(x):
+        # As many rows as a variance needs: of all, the array might not fit into memory.
+        x = x[_chosen(x.shape[0], _SCALE_ROWS)]
+    x = part.of_matrix(x)
+    n_rows, n_features = x.shape
+    if isinstance(x, scipy.sparse.csr_matrix):
+        seen = np.bincount(x.indices, minlength=n_features)
+        start = np.log1p(np.log((1 + n_rows) / (1 + seen)))
+        spread = float(np.mean(x.multiply(x) @ np.exp(start)))
+    else:
+        start, spread = np.zeros(n_features), float(x.var(axis=0, dtype=np.float64).sum())
+    weights: NDArray[np.float64] = start + math.log(2 / max(spread, 1e-12))
+    return weights
 
 
-def _scaled(x: Matrix | Inputs, scale: Tensor) -> _ScaledRows:
-    if isinstance(x, Tensor) or not (isinstance(x, SparseRows) or scipy.sparse.issparse(x)):
-        array = _as_array(x).to(scale.device) * scale
-        return _ScaledRows(array, array.square().sum(1), scale)
-    matrix = scipy.sparse.csr_matrix(_as_csr(x).multiply(scale.numpy()))
-    return _ScaledRows(matrix, torch.from_numpy(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel()), scale)
+def _covariance(inputs: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
+    norms = inputs.square().sum(1)
+    return squared_exponential(inputs @ inputs.T, norms.unsqueeze(1), norms)
 
 
 def _frequencies(y: scipy.sparse.csr_matrix, weights: NDArray[np.float64] | None) -> NDArray[np.float32]:
@@ -281,7 +350,7 @@ def _noises(noise: Tensor | float, precisions: Tensor) -> Tensor:
 
 
 def _solve_all(
-    points: _ScaledRows,
+    points: ScaledRows,
     x: Matrix,
     y: scipy.sparse.csr_matrix,
     frequencies: Tensor,
@@ -298,7 +367,7 @@ def _solve_all(
 
 
 def _solve_subset(
-    points: _ScaledRows,
+    points: ScaledRows,
     x: Matrix,
     y: scipy.sparse.csr_matrix,
     frequencies: Tensor,
@@ -306,11 +375,11 @@ def _solve_subset(
     precisions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Ridge regression on L^-1 k_Z(x), K_Z = L L', weighted; with hat values h, (fit - h y) / (1 - h)."""
-    size = len(points.norms)
+    size = len(points)
     covariance = torch.cat(list(points.covariances(points))).double()
     covariance.diagonal().add_(1e-6)
     inverse_root = inverse_cholesky(covariance, relative_jitter=0.0, dtype=torch.float32)
-    rows = _scaled(x, points.scale)
+    rows = points.of_rows(x)
 
     def blocks() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
         """Features of a block of rows, these times their weights, and the labels."""
@@ -343,18 +412,3 @@ def _chosen(n_rows: int, n_points: int | None = None) -> NDArray[np.int64]:
     if n_points is None:
         n_points = n_rows if n_rows <= EXACT_ROWS else SUBSET_POINTS
     return np.linspace(0, n_rows - 1, min(n_points, n_rows)).round().astype(np.int64)
-
-
-def _as_csr(x: Matrix | Inputs) -> scipy.sparse.csr_matrix:
-    if isinstance(x, SparseRows):
-        arrays = (x.values.cpu().numpy(), x.columns.cpu().numpy(), x.offsets.cpu().numpy())
-        return scipy.sparse.csr_matrix(arrays, shape=x.shape)
-    return scipy.sparse.csr_matrix(x.cpu().numpy() if isinstance(x, Tensor) else x)
-
-
-def _as_array(x: Matrix | Inputs) -> Tensor:
-    if isinstance(x, Tensor):
-        return x.float()
-    return torch.from_numpy(
-        _as_csr(x).toarray() if isinstance(x, SparseRows) or scipy.sparse.issparse(x) else x
-    ).float()

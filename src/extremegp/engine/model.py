@@ -15,7 +15,7 @@ from extremegp.engine.latents.base import ConditionedLatents, Latents
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.mixing import Mixing
-from extremegp.engine.part import TrainingData, parts_of
+from extremegp.engine.part import TrainingData, start_parts
 from extremegp.engine.sparse import Inputs, fill
 from extremegp.engine.utilities import Utilities
 
@@ -115,8 +115,7 @@ class VariationalModel(nn.Module):
             Of a model with a mean function, which is fitted here, its predictions of every row without that row
             (logits, N x K): what training takes for `mean_logits`.
         """
-        for part in parts_of(self.latents):
-            part.start(data)
+        start_parts(self.latents, data)
         self.likelihood.start(data)
         applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
         bias, logits = self.likelihood.start_bias(applies, data.n_counted), None

@@ -10,7 +10,7 @@ from abc import ABC
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Literal, NamedTuple, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
@@ -93,10 +93,12 @@ class Part(nn.Module, ABC):
     Attributes:
         index_limits: exclusive upper bounds of the entries of integer buffers, by name.
         needs_dense: whether inputs must be arrays.
+        starts_parts: whether it starts the parts that it is made of itself.
     """
 
     needs_dense: bool = False
     index_limits: Mapping[str, int] = {}
+    starts_parts: ClassVar[bool] = False
     _arguments: tuple[Any, ...]
     _keywords: dict[str, Any]
 
@@ -175,6 +177,16 @@ def expect_tensors(module: nn.Module, names: Collection[str]) -> None:
         if isinstance(part, Part):
             prefix = f"{path}." if path else ""
             part.expect({name.removeprefix(prefix) for name in names if name.startswith(prefix)})
+
+
+def start_parts(module: nn.Module, data: TrainingData) -> None:
+    """Start the module and all in it that are parts, each before those that it is made of."""
+    if isinstance(module, Part):
+        module.start(data)
+        if module.starts_parts:
+            return
+    for child in module.children():
+        start_parts(child, data)
 
 
 class _Unsaved:

@@ -44,6 +44,10 @@ class Points(ABC):
     def dense(self) -> Float[Tensor, "*P M D"]:
         """The points as an array: for small D."""
 
+    def between(self, start: int, stop: int) -> Points:
+        """The points in the space of the coordinates from `start` to before `stop` alone."""
+        return DensePoints(self.dense()[:, start:stop])
+
 
 class DensePoints(Points):
     """Points held as an array, M x D."""
@@ -68,3 +72,8 @@ class _DenseProducts(InnerProducts):
 
     def __call__(self, x: Inputs) -> tuple[Tensor, Tensor]:
         return matmul(x, self.weighted.T), weighted_square_norms(x, self.weights)
+
+
+def as_points(z: Points | Tensor) -> Points:
+    """Points, or an array of them."""
+    return z if isinstance(z, Points) else DensePoints(z)

@@ -69,6 +69,25 @@ class SparseRows:
         entries = slice(int(offsets[0]), int(offsets[-1]))
         return SparseRows(offsets - offsets[0], self.columns[entries], self.values[entries], self.n_columns)
 
+    def between(self, start: int, stop: int, *, dense: bool = False) -> Inputs:
+        """The columns from `start` to before `stop`, as sparse rows or as an array."""
+        key = (start, stop, dense)
+        if key not in self._between:
+            inside = (self.columns >= start) & (self.columns < stop)
+            columns, values = self.columns[inside] - start, self.values[inside]
+            if dense:
+                array = values.new_zeros(self.shape[0], stop - start)
+                array[self.rows[inside], columns] = values
+                self._between[key] = array
+            else:
+                ends = torch.cat([self.offsets.new_zeros(1), inside.cumsum(0)])[self.offsets]
+                self._between[key] = SparseRows(ends, columns, values, stop - start)
+        return self._between[key]
+
+    @cached_property
+    def _between(self) -> dict[tuple[int, int, bool], Inputs]:
+        return {}
+
     @cached_property
     def rows(self) -> Int[Tensor, " nnz"]:
         """Row index of every stored entry."""
@@ -142,6 +161,13 @@ def weighted_square_norms(x: Inputs, weights: Float[Tensor, " D"]) -> Float[Tens
         scale = weights.index_select(0, x.columns) if len(weights) > 1 else weights
         return weights.new_zeros(x.shape[0]).index_add(0, x.rows, x.values.square() * scale)
     return x.square() @ weights if len(weights) > 1 else x.square().sum(-1) * weights
+
+
+def mean_square_distance(x: Inputs) -> float:
+    """The mean of the squared distances between all pairs of rows: twice the variance of all columns together."""
+    norms = weighted_square_norms(x, torch.ones(1, dtype=x.dtype, device=x.device))
+    sums = x.values.new_zeros(x.n_columns).index_add(0, x.columns, x.values) if isinstance(x, SparseRows) else x.sum(0)
+    return max(0.0, 2 * float(norms.mean() - (sums / x.shape[0]).square().sum()))
 
 
 def squared(x: Inputs) -> Inputs:

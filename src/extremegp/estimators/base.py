@@ -93,7 +93,7 @@ class GPEstimator(BaseEstimator):
             self.classes_ = space.classes
         else:
             self.classes_ = np.arange(len(label_counts)) if space is None else np.array(space.names, dtype=object)
-        if features.kind not in ("text", "sequences"):
+        if features.kind not in ("text", "sequences", "blocks"):
             self.n_features_in_ = features.n_features_in
         if feature_names is not None and features.kind != "text":
             self.feature_names_in_ = np.array(feature_names, dtype=object)

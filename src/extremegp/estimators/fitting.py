@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
 from extremegp.data.rows import take_rows
+from extremegp.engine.blocks import Block
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.latents import Marginals
 from extremegp.engine.matrices import is_mapped, suited_form
@@ -54,12 +55,14 @@ class Examples(NamedTuple):
         y: labels, N x K, or probabilities of labels or classes; of a class never seen in training a row has none.
         lengths: of the sequences; None where rows stand alone.
         weights: what each row counts, or each sequence, none of them 0; None where all count once.
+        blocks: of the features; none where all are of one kind.
     """
 
     x: FloatMatrix
     y: FloatCSR
     lengths: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
+    blocks: tuple[Block, ...] = ()
 
     @property
     def n_units(self) -> int:
@@ -77,14 +80,14 @@ class Examples(NamedTuple):
         """Some of the rows or sequences."""
         weights = None if self.weights is None else self.weights[units]
         if self.lengths is None:
-            return Examples(take_rows(self.x, units), take_rows(self.y, units), weights=weights)
+            return self._replace(x=take_rows(self.x, units), y=take_rows(self.y, units), weights=weights)
         ends, lengths = np.cumsum(self.lengths)[units], self.lengths[units]
         rows = np.concatenate([np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)])
         return Examples(self.x[rows], self.y[rows], lengths, weights)
 
     def in_suited_form(self) -> Examples:
         """With inputs in the form that is faster for them, CSR or an array: equal numbers then train equal models."""
-        return self._replace(x=suited_form(self.x))
+        return self if self.blocks else self._replace(x=suited_form(self.x))
 
     def origin(self, content: str) -> DataOrigin:
         """What is told of it, whose hash is known."""
@@ -93,7 +96,7 @@ class Examples(NamedTuple):
 
     def arrays(self) -> list[Any]:
         """All of it, for a fingerprint."""
-        return [part for part in self if part is not None]
+        return [part for part in (self.x, self.y, self.lengths, self.weights) if part is not None]
 
 
 class FittedModel(NamedTuple):
@@ -214,11 +217,11 @@ def _planned(
     x, y = data.x, data.y
     sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
     n_points = regression_points(translate(params), **sizes)
-    kept = points_kept(x, n_points) if n_points else (0, 0)
+    kept = points_kept(x, n_points, data.blocks) if n_points else (0, 0)
 
     def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
         params = translate(params)
-        settings = model_settings(params, **sizes, mean_points=kept)
+        settings = model_settings(params, **sizes, mean_points=kept, blocks=data.blocks)
         training = training_settings(params, model=settings, n_rows=data.n_units, seed=seed)
         return settings, replace(training, shuffle_rows=_MAPPED_BLOCK) if is_mapped(x) else training
 
@@ -357,7 +360,7 @@ def validator(model: VariationalModel, held_out: Examples) -> Callable[[], float
 
     It is the mean over weighted rows, of soft labels the expected one.
     """
-    x, y, lengths, _ = held_out
+    x, y, lengths, *_ = held_out
     y = y.sign() if model.likelihood.has_counts else y
 
     def of_sequences() -> Iterator[NDArray[Any]]:

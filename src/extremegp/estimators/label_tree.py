@@ -14,8 +14,9 @@ import torch
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import FloatMatrix
+from extremegp.data import BlockFeatures, FloatMatrix
 from extremegp.data.frames import column_names
+from extremegp.engine.block_shares import block_factors
 from extremegp.engine.matrices import column_counts
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
@@ -131,9 +132,13 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if Y is None:
             raise DataError("LabelTreeGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, Y, weights = without_absent(X, Y, sample_weight)
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
-        x, y = (scipy.sparse.csr_matrix(matrix, dtype=np.float32) for matrix in (x, y))
+        y = scipy.sparse.csr_matrix(y, dtype=np.float32)
+        if isinstance(features, BlockFeatures):
+            x = features.weigh(block_factors(x, y, features.layout, rng=np.random.default_rng(seed)).tolist(), x)
+        x = scipy.sparse.csr_matrix(x, dtype=np.float32)
         if validation is not None:
             check_columns(validation[0], None if features.kind == "text" else column_names(X))
         if np.count_nonzero(np.diff(y.indptr)) < 2:
@@ -145,7 +150,6 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if validation is not None:
             # Refused before the work: they are judged after it.
             encode_as_known(validation[1], y.shape[1], space, counts=False, name="the Y of validation")
-        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         machine = world("cpu")
         # Processes that start at different moments see different free memory.
         left = (
@@ -176,7 +180,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             label_counts=column_counts(y),
             n_rows=x.shape[0],
             instance_noise=None,
-            feature_names=column_names(X),
+            feature_names=None if features.layout else column_names(X),
         )
         self.n_held_out_ = training.n_held_out
         told = DataOrigin(x.shape[0], x.shape[1], y.shape[1], training.n_held_out, content)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -12,7 +13,7 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import ClassSpace, FloatCSR, FloatMatrix, encode_classes, one_hot, suited_features
+from extremegp.data import ClassSpace, FloatCSR, FloatMatrix, encode_classes, one_hot
 from extremegp.data.frames import column_names
 from extremegp.data.soft_labels import are_class_probabilities, class_probabilities_of, encode_class_probabilities
 from extremegp.engine.likelihoods import Likelihood
@@ -43,7 +44,8 @@ class MultiClassGPClassifier(
             `MultiLabelGPClassifier`; "scale" divides all features by one number, "root" their square roots, "standard"
             brings each to mean 0 and the same variance. "auto" is "unit" for sparse X, "root" for features in the same
             units such as pixels (none negative, and half of them range from under a tenth to over half of the largest
-            value), else "standard".
+            value), "text" for strings, else "standard". A mapping from names to kinds is for blocks of features, as in
+            `MultiLabelGPClassifier`.
         likelihood: "softmax" with its expectation integrated exactly (by draws where functions are mixed), "softmax-mc"
             by draws always; lower bounds of it that are sums over classes, "one-vs-each" (T 3.3, X 11), "ar-softmax" (X
             16) and "ar-logit" (X 15); "probit-one-vs-each" (X section 4.2); "robust-max" (T 3.39); "independent" takes
@@ -88,7 +90,7 @@ class MultiClassGPClassifier(
         ['inner', 'outer']
     """
 
-    features: Literal["auto", "unit", "tfidf", "raw", "text", "scale", "root", "standard"] = "auto"
+    features: Literal["auto", "unit", "tfidf", "raw", "text", "scale", "root", "standard"] | Mapping[str, str] = "auto"
     likelihood: str | Likelihood = "auto"
     local: Literal["auto", "optimal", "amortised", "stored"] = "auto"
     mixing: Literal["auto", "identity", "factor"] = "auto"
@@ -123,20 +125,19 @@ class MultiClassGPClassifier(
         if y is None:
             raise DataError("MultiClassGPClassifier requires y to be passed, but the target y is None")
         X, y, weights = without_absent(X, y, sample_weight)
-        kind = suited_features(X) if self.features == "auto" else self.features
-        features = self.new_features(kind).fit(X)
+        features = self.new_features(self.features, X).fit(X)
         x: FloatMatrix = features.transform(X)
         targets, space = self._targets(y)
         check_lengths(x, targets)
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        data, held_out = Examples(x, targets, weights=weights), None
+        data, held_out = Examples(x, targets, weights=weights, blocks=features.layout), None
         if validation is None:
             data, held_out = split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         else:
             check_columns(validation[0], None if features.kind == "text" else column_names(X))
             held_x = features.transform(validation[0])
-            held_out = Examples(held_x, self._of_known_classes(validation[1], space))
+            held_out = Examples(held_x, self._of_known_classes(validation[1], space), blocks=features.layout)
             check_lengths(held_out.x, held_out.y)
         self._train(
             data,
@@ -149,7 +150,7 @@ class MultiClassGPClassifier(
             target_kind=space.kind,
             label_counts=label_counts(targets),
             n_rows=x.shape[0],
-            feature_names=column_names(X),
+            feature_names=None if features.layout else column_names(X),
         )
         return self
 
@@ -242,5 +243,5 @@ class MultiClassGPClassifier(
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.string = self.features == "text"
+        tags.input_tags.string = self.features == "text" or isinstance(self.features, Mapping)
         return tags

@@ -124,7 +124,9 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         propensities = label_propensities(self.propensity, label_counts=label_counts(y, weights), n_rows=n_counted)
         if validation is not None:
             check_columns(validation[0], None if features.kind == "text" else column_names(X))
-        data, held_out = self._split(Examples(x, y, weights=weights), features, space, validation, rng)
+        data, held_out = self._split(
+            Examples(x, y, weights=weights, blocks=features.layout), features, space, validation, rng
+        )
         self._train(
             data,
             held_out,
@@ -137,7 +139,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             target_kind=target_kind,
             label_counts=label_counts(y),
             n_rows=n_rows,
-            feature_names=column_names(X),
+            feature_names=None if features.layout else column_names(X),
         )
         return self
 
@@ -278,4 +280,4 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             name="the Y of validation",
         )
         check_lengths(held_x, held_y)
-        return data, Examples(held_x, held_y)
+        return data, Examples(held_x, held_y, blocks=features.layout)

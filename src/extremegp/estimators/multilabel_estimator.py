@@ -50,14 +50,18 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
 
     Args:
         features: what is done to X first, in training and prediction alike: "unit" scales rows to unit norm, "tfidf"
-            weighs counts, "raw" leaves X alone, "text" takes a list of strings.
+            weighs counts, "raw" leaves X alone, "text" takes a list of strings; "scale", "root" and "standard" as in
+            `MultiClassGPClassifier`, and "auto" is what suits X. A mapping from names to such kinds is for blocks of
+            features, such as {"title": "text", "vector": "unit"}: X then is a mapping from these names to texts or
+            matrices, or a data frame with columns of these names, and every block has a kernel and a weight of its own.
+            With "auto", X may be such a mapping too.
 
     Attributes:
         cannot_take: arguments of predictions that other estimators of this kind take and this one does not, "given" or
             "approximate", with the reason.
     """
 
-    features: Literal["unit", "tfidf", "raw", "text"] = "unit"
+    features: Literal["auto", "unit", "tfidf", "raw", "text", "scale", "root", "standard"] | Mapping[str, str] = "unit"
     features_: Features = field(init=False)
     label_space_: LabelSpace | None = field(init=False)
     cannot_take: ClassVar[Mapping[str, str]] = {}
@@ -151,7 +155,7 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
         tags.input_tags.sparse = True
-        tags.input_tags.string = self.features == "text"
+        tags.input_tags.string = self.features == "text" or isinstance(self.features, Mapping)
         tags.target_tags.multi_output = True
         tags.target_tags.single_output = False
         tags.classifier_tags.multi_class = False
@@ -164,7 +168,7 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         Raises:
             DataError: X, Y or the names cannot be used, or do not fit each other.
         """
-        features = self.new_features(self.features).fit(X)
+        features = self.new_features(self.features, X).fit(X)
         x: FloatMatrix = features.transform(X)
         y, names = encode_targets(Y, counts=self._has_counts, soft=self._takes_soft)
         check_lengths(x, y)

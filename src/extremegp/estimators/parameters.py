@@ -9,15 +9,16 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
 
-from extremegp.data import Features, make_features
+from extremegp.data import Features, chosen_features, make_features
 from extremegp.engine.kernels import Kernel
+from extremegp.errors import DataError
 
 _ARGS = re.compile(r"^Args:\n((?: {4}.*\n?|\n)*)", re.MULTILINE)
 _ENTRY = re.compile(r"^ {4}(\w+): .*(?:\n {5,}\S.*)*", re.MULTILINE)
@@ -100,12 +101,19 @@ class TextParameters:
     min_df: int = 2
     max_features: int | None = None
 
-    def new_features(self, kind: Any) -> Features:
-        """An unfitted features step of this kind.
+    def new_features(self, kind: Any, X: Any = None) -> Features:
+        """An unfitted features step of this kind; "auto" is what suits X.
 
         Raises:
             SettingsError: another kind, or a parameter outside its domain.
+            DataError: X cannot be used.
         """
+        if X is not None:
+            kind = chosen_features(kind, X)
+            if isinstance(X, Mapping) and not isinstance(kind, Mapping):
+                raise DataError(
+                    f"X is a mapping of blocks, so features must be 'auto' or a kind for each of them, not {kind!r}"
+                )
         return make_features(kind, **{name: getattr(self, name) for name in TextParameters.__dataclass_fields__})
 
 

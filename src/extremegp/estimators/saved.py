@@ -50,10 +50,15 @@ def known_params(cls: type[Any], params: Any, folder: str | Path, parts: Sequenc
         raise ModelFormatError(f"{folder}: parameters that {cls.__name__} does not have")
     # JSON knows no tuples; the only ones among the parameters are pairs of numbers.
     values = {name: tuple(value) if _is_pair(value) else value for name, value in params.items()}
-    values = {name: made(value, parts) if isinstance(value, dict) else value for name, value in values.items()}
+    values = {name: made(value, parts) if _is_part(value) else value for name, value in values.items()}
     if not all(is_saved(value) or isinstance(value, Part) for value in values.values()):
         raise ModelFormatError(f"{folder}: a parameter is neither a number nor a string")
     return values
+
+
+def _is_part(value: Any) -> bool:
+    """Whether it is the description of a part, and not the kinds of blocks of features by name."""
+    return isinstance(value, dict) and not all(isinstance(entry, str) for entry in value.values())
 
 
 def is_saved(value: Any) -> bool:
@@ -126,7 +131,7 @@ def saved_feature_names(names: Any, features: Features | SequenceFeatures, folde
         or len(names) != features.n_features_in
         or not all(isinstance(name, str) for name in names)
         or len(set(names)) != len(names)
-        or features.kind in ("text", "sequences")
+        or features.kind in ("text", "sequences", "blocks")
     ):
         raise ModelFormatError(f"{folder}: the feature names are not {features.n_features_in} different strings")
     return names

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -35,11 +36,16 @@ def without_absent(
 
 
 def _n_rows(data: Any) -> int:
+    if isinstance(data, Mapping):
+        return _n_rows(next(iter(data.values()), ()))
     shape = getattr(data, "shape", None)
     return int(shape[0]) if shape else len(_indexable(data))
 
 
 def _taken(data: Any, rows: NDArray[np.int64]) -> Any:
+    if isinstance(data, Mapping):
+        # Blocks of features.
+        return {name: _taken(block, rows) for name, block in data.items()}
     return take_rows(data, rows) if is_mapped(data) else _safe_indexing(_indexable(data), rows)
 
 

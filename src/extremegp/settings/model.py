@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterable
-from dataclasses import dataclass, fields
+import operator
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, fields, replace
+from functools import reduce
 from typing import Any, Literal, Self, get_args, get_type_hints
 
+from extremegp.engine.block_kernel import OnColumns
+from extremegp.engine.blocks import Block, columns_of
 from extremegp.engine.kernels import Kernel, WhiteNoise
-from extremegp.engine.latents import JoinedLatents, Latents, LinearFunctions, SumLatents
+from extremegp.engine.latents import ColumnLatents, JoinedLatents, Latents, LinearFunctions, SumLatents
 from extremegp.engine.latents.random_features import FEATURE_KERNELS, Frequencies
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.likelihoods.augment_reduce import Local
@@ -84,6 +88,8 @@ class ModelSettings:
         n_random_features: spectral frequencies of every layer.
         n_reduced: dimensions that a learnt matrix takes inputs of random features to first; 0 leaves them as they are.
         feed_forward: give the inputs to every layer.
+        blocks: blocks of the features, each of which then has a kernel and a weight of its own; none for features that
+            are all of one kind.
     """
 
     n_features: int
@@ -121,6 +127,7 @@ class ModelSettings:
     n_random_features: int = 1000
     n_reduced: int = 0
     feed_forward: bool = True
+    blocks: tuple[Block, ...] = ()
 
     @property
     def n_weights(self) -> int:
@@ -141,28 +148,70 @@ class ModelSettings:
         mixing, mean = MIXINGS[self.mixing].make(self, n_utilities), None
         if self.n_mean_points:
             assert likelihood.link is not None
-            mean = RegressionMean(self.n_mean_points, self.n_mean_stored, self.n_features, k, link=likelihood.link)
+            mean = RegressionMean(
+                self.n_mean_points, self.n_mean_stored, self.n_features, k, link=likelihood.link, blocks=self.blocks
+            )
         return VariationalModel(self.build_latents(n_utilities), mixing, likelihood, mean)
 
     def build_latents(self, n_utilities: int | None = None) -> Latents:
         """The latent functions of that model."""
-        p, make = self.n_latent, LATENTS[self.latents].make
+        p, make = self.n_latent, self._make_latents
         n_functions = (n_utilities or p) if self.mixing == "identity" else p
         # Utilities beside those of labels, of pairs of them, have functions of their own.
-        latents = make(self, p) if n_functions == p else JoinedLatents([make(self, p), make(self, n_functions - p)])
+        latents = make(p) if n_functions == p else JoinedLatents([make(p), make(n_functions - p)])
         if not self.linear_term:
             return latents
-        term = LinearFunctions(
-            self.n_features, n_functions, prior_variance=self.prior_variance, posterior=self.linear_posterior
+
+        def term(s: ModelSettings) -> Latents:
+            return LinearFunctions(
+                s.n_features, n_functions, prior_variance=s.prior_variance, posterior=s.linear_posterior
+            )
+
+        return SumLatents([latents, *self._of_blocks(term)])
+
+    def _make_latents(self, p: int) -> Latents:
+        """P functions, or their sum over blocks; kernels of sparse GPs are sums themselves."""
+        make = LATENTS[self.latents].make
+        if self.latents == "gp":
+            return make(self, p)
+        terms = self._of_blocks(lambda settings: make(settings, p))
+        return terms[0] if len(terms) == 1 else SumLatents(terms)
+
+    def _of_blocks(self, make: Callable[[ModelSettings], Latents]) -> list[Latents]:
+        """Latents of all features, or of every block."""
+        if not self.blocks:
+            return [make(self)]
+        return [
+            ColumnLatents(make(self.of_block(block)), start, stop, dense=dense)
+            for block, (start, stop, dense) in zip(self.blocks, columns_of(self.blocks), strict=True)
+        ]
+
+    def of_block(self, block: Block) -> Self:
+        """The settings of parts that see a block alone."""
+        return replace(
+            self,
+            n_features=block.n_features,
+            support_size=min(self.support_size, block.n_features),
+            normalise_inducing=self.normalise_inducing and block.unit,
+            blocks=(),
         )
-        return SumLatents([latents, term])
 
     def build_kernel(self, n_functions: int) -> Kernel:
         """The covariance function of sparse GPs."""
         if not isinstance(self.kernel, str):
             return copy.deepcopy(self.kernel)
-        kernel = KERNELS[self.kernel.removesuffix(WHITE)].make(self, n_functions)
+        make = KERNELS[self.kernel.removesuffix(WHITE)].make
+        kernel = self._sum_of_blocks(make, n_functions) if self.blocks else make(self, n_functions)
         return kernel + WhiteNoise() if self.kernel.endswith(WHITE) else kernel
+
+    def _sum_of_blocks(self, make: Callable[[ModelSettings, int], Kernel], n_functions: int) -> Kernel:
+        """A kernel of every block with a weight of its own."""
+        share = 1 / len(self.blocks)
+        kernels: list[Kernel] = [
+            OnColumns(make(self.of_block(block), n_functions), start, stop, dense=dense, variance=share, rescale=True)
+            for block, (start, stop, dense) in zip(self.blocks, columns_of(self.blocks), strict=True)
+        ]
+        return reduce(operator.add, kernels)
 
     def to_config(self) -> dict[str, Any]:
         """All of it as JSON."""
@@ -189,6 +238,8 @@ class ModelSettings:
         decoded: dict[str, Any] = {
             name: made(value, parts) if isinstance(value, dict) else value for name, value in values.items()
         }
+        if "blocks" in values:
+            decoded["blocks"] = _blocks_of(values["blocks"])
         return cls(**decoded).checked()
 
     def checked(self) -> Self:
@@ -213,10 +264,19 @@ class ModelSettings:
         number("prior_variance", self.prior_variance, low=0, open_low=True)
         if self.bias_variance is not None:
             number("bias_variance", self.bias_variance, low=0, open_low=True)
+        self._check_blocks()
         self._check_kernel()
         self._check_inducing()
         self._check_likelihood()
         return self
+
+    def _check_blocks(self) -> None:
+        if not self.blocks:
+            return
+        if sum(block.n_features for block in self.blocks) != self.n_features:
+            raise SettingsError(f"the blocks do not have {self.n_features} features together")
+        if self.lengthscales_in == "subspace":
+            raise SettingsError('lengthscales_in="subspace" is for features of one kind, not for blocks')
 
     def _check_kernel(self) -> None:
         if isinstance(self.kernel, Kernel):
@@ -268,6 +328,19 @@ class ModelSettings:
             raise SettingsError(f"{likelihood.__name__} has no link for a regression: use mean_function='zero'")
         if self.transitions == "none" and self.objective != "exact":
             raise SettingsError('objective="pseudo-likelihood" is of transitions, and transitions="none" has none')
+
+
+def _blocks_of(values: Any) -> tuple[Block, ...]:
+    """Blocks as JSON has them."""
+    try:
+        blocks = tuple(Block(*block) for block in values)
+        for block in blocks:
+            number("the features of a block", block.n_features, low=1, high=_MOST, integer=True)
+            choice("dense and unit of a block", block.dense, (True, False))
+            choice("dense and unit of a block", block.unit, (True, False))
+    except TypeError as error:
+        raise SettingsError(f"not the blocks of a model: {values!r}") from error
+    return blocks
 
 
 def _of_sequences(values: dict[str, Any]) -> dict[str, Any]:

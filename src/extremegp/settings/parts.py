@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import torch
 
 from extremegp.engine import kernels
+from extremegp.engine.block_kernel import OnColumns
 from extremegp.engine.inducing import (
+    BlockInducingInputs,
     FreeInducingInputs,
     InducingInputs,
     SeparateInducingInputs,
@@ -82,10 +84,22 @@ def _subspace(learn_basis: bool) -> Entry[InducingInputs]:
     return Entry(SubspaceInducingInputs, make)
 
 
+def _inducing(s: ModelSettings, p: int) -> InducingInputs:
+    make = INDUCING[s.inducing].make
+    if not s.blocks or s.inducing not in ("free", "sparse"):
+        return make(replace(s, normalise_inducing=s.normalise_inducing and not s.blocks), p)
+    members = []
+    for block in s.blocks:
+        # Of dense features none can be left out.
+        kind = "free" if block.dense or s.support_size >= block.n_features else s.inducing
+        members.append(INDUCING[kind].make(s.of_block(block), p))
+    return BlockInducingInputs(members, s.blocks)
+
+
 def _sparse_gp(s: ModelSettings, p: int) -> Latents:
     return SparseGP(
         s.build_kernel(p),
-        INDUCING[s.inducing].make(s, p),
+        _inducing(s, p),
         POSTERIORS[s.posterior].make(s, p),
         n_functions=p,
         relative_jitter=s.relative_jitter,
@@ -199,7 +213,7 @@ REGISTRIES: Mapping[str, Mapping[str, Entry[Any]]] = {
 }
 """All names by the setting that takes them."""
 
-_COMPOSED = (kernels.Sum, kernels.Product, kernels.WhiteNoise)
+_COMPOSED = (kernels.Sum, kernels.Product, kernels.WhiteNoise, OnColumns)
 CLASS_LIKELIHOODS = tuple(
     name for name, entry in LIKELIHOODS.items() if entry.part.has_classes and not entry.part.has_sequences
 )

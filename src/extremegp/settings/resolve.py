@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from extremegp.engine.blocks import Block
 from extremegp.engine.likelihoods.augment_reduce import LOCALS
 from extremegp.engine.mean import EXACT_ROWS
 from extremegp.engine.part import Part
@@ -60,8 +61,9 @@ def model_settings(
     n_features: int,
     n_labels: int,
     mean_points: tuple[int, int | None] = (0, 0),
+    blocks: tuple[Block, ...] = (),
 ) -> ModelSettings:
-    """The model that an estimator's parameters ask for, on N x D inputs with K labels.
+    """The model that an estimator's parameters ask for, on N x D inputs, perhaps in blocks, with K labels.
 
     Raises:
         SettingsError: a parameter is outside its domain.
@@ -79,7 +81,8 @@ def model_settings(
     n_inducing = 400 if n_inducing == "auto" else number("n_inducing", n_inducing, low=1, integer=True)
     normalise = params["normalise_inducing"]
     if normalise == "auto":
-        normalise = params["features"] in ("unit", "tfidf", "text")
+        of_unit = params["features"] in ("unit", "tfidf", "text")
+        normalise = any(block.unit for block in blocks) if blocks else of_unit
     linear_term = params["linear_term"]
     if linear_term == "auto":
         # Where the inducing inputs cannot span feature space, an exact linear term gives the means what they lack,
@@ -108,6 +111,7 @@ def model_settings(
         relative_jitter=number("relative_jitter", params["relative_jitter"], low=0, high=1e-3),
         n_mean_points=mean_points[0],
         n_mean_stored=mean_points[1],
+        blocks=blocks,
         propensity=params["propensity"] is not None,
         mixing=mixing,
         latents=latents,

@@ -9,7 +9,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from extremegp.engine.latents import Latents, Marginals
-from extremegp.engine.part import parts_of
+from extremegp.engine.part import parts_of, start_parts
 from extremegp.testing import common
 from extremegp.testing.common import same
 
@@ -29,8 +29,7 @@ def check_latents(latents: Latents, *, n_features: int) -> None:
     """
     name, started = common.name_of(latents), copy.deepcopy(latents)
     data = common.training_data(n_features, max(2, latents.n_functions))
-    for part in parts_of(started):
-        part.start(data)
+    start_parts(started, data)
     for parameter in started.parameters():
         common.finite(parameter, f"{name}: a parameter at the start")
     h = common.moved(started)

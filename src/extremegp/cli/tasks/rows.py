@@ -96,7 +96,7 @@ class RowTask(Task[Classifier]):
     def _with_features(self, params: dict[str, Any], source: Source) -> dict[str, Any]:
         """The parameters with a features step that suits the data."""
         texts = source.inputs == "texts"
-        if source.inputs == "texts and vectors":
+        if source.inputs == "texts and feature vectors":
             return params | {"features": self._block_features(params, source)}
         params.setdefault("features", self.usual_features(source))
         if texts and params["features"] == "auto":

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from extremegp.engine.part import Part
 from extremegp.engine.points import Points
+from extremegp.engine.sparse import Matrix
 
 
 class InducingInputs(Part):
@@ -57,6 +58,14 @@ class InducingInputs(Part):
         # They move in units of their entries.
         coordinates = self.coordinates()
         return {coordinates: float(coordinates.detach().square().mean().sqrt())}
+
+    def start_at(self, centres: Matrix, rng: np.random.Generator) -> None:
+        """Start near M centres, M x D, that are known already.
+
+        Raises:
+            TypeError: this kind of inducing inputs starts from the data themselves.
+        """
+        raise TypeError(f"{type(self).__name__} starts from the data themselves")
 
     def unit(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         return np.asarray(normalize(rows)) if self.normalise else rows

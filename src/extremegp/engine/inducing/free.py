@@ -7,11 +7,11 @@ import scipy.sparse
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from extremegp.engine.centres import distinct_centres, in_memory
+from extremegp.engine.centres import dense_rows, distinct, distinct_centres, in_memory
 from extremegp.engine.inducing.base import InducingInputs, vector_norms
 from extremegp.engine.part import StepSizes, TrainingData
 from extremegp.engine.points import DensePoints, InnerProducts, Points
-from extremegp.engine.sparse import Inputs, fill, matmul, weighted_square_norms
+from extremegp.engine.sparse import Inputs, Matrix, fill, matmul, weighted_square_norms
 
 
 class FreeInducingInputs(InducingInputs):
@@ -42,6 +42,9 @@ class FreeInducingInputs(InducingInputs):
 
     def start(self, data: TrainingData) -> None:
         fill(self.transposed, self.unit(distinct_centres(in_memory(data, len(self)), len(self), data)).T)
+
+    def start_at(self, centres: Matrix, rng: np.random.Generator) -> None:
+        fill(self.transposed, self.unit(distinct(dense_rows(centres), rng)).T)
 
     def step_elements(self, sizes: StepSizes) -> int:
         return 5 * self.transposed.numel()
@@ -121,6 +124,9 @@ class _SeparatePoints(Points):
 
     def dense(self) -> Float[Tensor, "P M D"]:
         return self.transposed.movedim(0, 2)
+
+    def between(self, start: int, stop: int) -> Points:
+        return _SeparatePoints(self.transposed[start:stop])
 
 
 class _SeparateProducts(InnerProducts):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import numpy as np
+import scipy.sparse
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
@@ -10,7 +12,7 @@ from extremegp.engine.centres import in_memory, largest_entries, sparse_centres
 from extremegp.engine.inducing.base import InducingInputs, vector_norms
 from extremegp.engine.part import StepSizes, TrainingData
 from extremegp.engine.points import InnerProducts, Points
-from extremegp.engine.sparse import Inputs, SparseRows, fill, weighted_square_norms
+from extremegp.engine.sparse import Inputs, Matrix, SparseRows, fill, weighted_square_norms
 
 
 class SparseInducingInputs(InducingInputs):
@@ -60,7 +62,10 @@ class SparseInducingInputs(InducingInputs):
 
     def start(self, data: TrainingData) -> None:
         centres = sparse_centres(in_memory(data, len(self)), len(self), data)
-        columns, entries = largest_entries(centres, self.columns.shape[1], data.rng)
+        self.start_at(centres, data.rng)
+
+    def start_at(self, centres: Matrix, rng: np.random.Generator) -> None:
+        columns, entries = largest_entries(scipy.sparse.csr_matrix(centres), self.columns.shape[1], rng)
         fill(self.columns, columns)
         fill(self.entries, self.unit(entries))
 

@@ -1,0 +1,84 @@
+"""Rows in the coordinates of a regression's kernels, and their covariances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+import scipy.sparse
+import torch
+from torch import Tensor
+
+from extremegp.engine.blocks import Columns
+from extremegp.engine.sparse import Inputs, Matrix, SparseRows
+
+_BLOCK_ELEMENTS = 1 << 24
+
+
+class ScaledRows:
+    """Rows in the coordinates where the kernel of a block is exp(-1/2 ||x - z||^2), as CSR or as an array.
+
+    Args:
+        rows: the columns of every block by themselves.
+        parts: where these stand among all columns.
+        scale: by which columns are multiplied, D.
+        shares: of the blocks in their sum.
+    """
+
+    def __init__(self, rows: Sequence[Any], parts: Sequence[Columns], scale: Tensor, shares: Sequence[float]) -> None:
+        self.parts, self.scale, self.shares = parts, scale, shares
+        scaled = [_scaled(x, scale[part.range], dense=part.dense) for x, part in zip(rows, parts, strict=True)]
+        self.x, self.norms = ([*of_blocks] for of_blocks in zip(*scaled, strict=True))
+
+    def __len__(self) -> int:
+        return len(self.norms[0])
+
+    def of_rows(self, x: Matrix | Inputs) -> ScaledRows:
+        """Other rows in the same coordinates."""
+        return ScaledRows([part.of_matrix(x) for part in self.parts], self.parts, self.scale, self.shares)
+
+    def covariances(self, points: ScaledRows) -> Iterator[Tensor]:
+        """k(x_i, z_j), a block of rows at a time."""
+        step = max(1, _BLOCK_ELEMENTS // max(1, len(points)))
+        transposed = [z.T.tocsr() if isinstance(z, scipy.sparse.csr_matrix) else z.T for z in points.x]
+        for start in range(0, max(1, len(self)), step):
+            rows = slice(start, start + step)
+            total = self._of_block(0, points, transposed[0], rows)
+            if len(self.shares) > 1:
+                total *= self.shares[0]
+            for b in range(1, len(self.shares)):
+                total += self._of_block(b, points, transposed[b], rows).mul_(self.shares[b])
+            yield total
+
+    def _of_block(self, b: int, points: ScaledRows, transposed: Any, rows: slice) -> Tensor:
+        exponent = self.x[b][rows] @ transposed
+        exponent = torch.from_numpy(exponent.toarray()) if hasattr(exponent, "toarray") else exponent
+        exponent -= 0.5 * self.norms[b][rows, None]
+        exponent -= 0.5 * points.norms[b]
+        total: Tensor = exponent.clamp_(max=0.0).exp_()
+        return total
+
+
+def _scaled(x: Matrix | Inputs, scale: Tensor, *, dense: bool) -> tuple[Any, Tensor]:
+    """Rows times a scale, as an array or as CSR, and their squared norms."""
+    if dense:
+        array = as_array(x).to(scale.device) * scale
+        return array, array.square().sum(1)
+    matrix = scipy.sparse.csr_matrix(as_csr(x).multiply(scale.numpy()))
+    return matrix, torch.from_numpy(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+
+
+def as_csr(x: Matrix | Inputs) -> scipy.sparse.csr_matrix:
+    """Rows with only their entries stored."""
+    if isinstance(x, SparseRows):
+        arrays = (x.values.cpu().numpy(), x.columns.cpu().numpy(), x.offsets.cpu().numpy())
+        return scipy.sparse.csr_matrix(arrays, shape=x.shape)
+    return scipy.sparse.csr_matrix(x.cpu().numpy() if isinstance(x, Tensor) else x)
+
+
+def as_array(x: Matrix | Inputs) -> Tensor:
+    """Rows as a float32 array."""
+    if isinstance(x, Tensor):
+        return x.float()
+    return torch.from_numpy(as_csr(x).toarray() if isinstance(x, SparseRows) or scipy.sparse.issparse(x) else x).float()
