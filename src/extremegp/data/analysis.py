@@ -66,7 +66,7 @@ class Analyser:
             raise SettingsError(f"lowercase must be True or False, not {self.lowercase!r}")
         if self.ngram_range == "auto":
             object.__setattr__(self, "ngram_range", (2, 4) if self._of_characters else (1, 1))
-        pair = self.ngram_range
+        pair: Any = self.ngram_range
         if not (isinstance(pair, tuple) and len(pair) == 2 and all(map(_is_length, pair)) and pair[0] <= pair[1]):
             raise SettingsError(
                 f"ngram_range must be 'auto' or two positive integers (shortest, longest), not {self.ngram_range!r}"

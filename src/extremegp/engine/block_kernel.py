@@ -52,7 +52,7 @@ class OnColumns(Kernel):
     def start(self, data: TrainingData) -> None:
         distance = mean_square_distance(self.columns.of(data.sample))
         if self.rescale and distance > 0 and isinstance(self.kernel, InnerProductKernel):
-            self.kernel.log_weights += math.log(2 / distance)
+            self.kernel.log_weights.add_(math.log(2 / distance))
 
 
 class _OnColumnsAt(KernelAt):

@@ -56,8 +56,9 @@ class Columns(NamedTuple):
             return x
         if isinstance(x, (Tensor, SparseRows)):
             return self.of(x)
-        part = x[:, self.range]
-        return part.toarray() if self.dense and scipy.sparse.issparse(part) else part
+        part: Any = x[:, self.range]
+        sparse: bool = scipy.sparse.issparse(part)
+        return part.toarray() if self.dense and sparse else part
 
 
 def columns_of(blocks: Sequence[Block]) -> list[Columns]:

@@ -162,8 +162,7 @@ def weighted_square_norms(x: Inputs, weights: Float[Tensor, " D"]) -> Float[Tens
 def mean_square_distance(x: Inputs) -> float:
     """The mean of the squared distances between all pairs of rows: twice the variance of all columns together."""
     norms = weighted_square_norms(x, torch.ones(1, dtype=x.dtype, device=x.device))
-    sparse = isinstance(x, SparseRows)
-    sums = x.values.new_zeros(x.n_columns).index_add(0, x.columns, x.values) if sparse else x.sum(0)
+    sums = x.values.new_zeros(x.n_columns).index_add(0, x.columns, x.values) if isinstance(x, SparseRows) else x.sum(0)
     return max(0.0, 2 * float(norms.mean() - (sums / x.shape[0]).square().sum()))
 
 
