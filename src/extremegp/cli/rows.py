@@ -190,7 +190,9 @@ def _read_records(source: Source, one_class: bool, known: Known | None, labelled
                 TextDataset(X, records.labels), source.path, first_label=source.first_label
             )
             return Rows(X, y, n_dropped=n_dropped)
-    return Rows(X, y, records.feature_names, label_names=records.label_names, weights=records.weights)
+    # Of blocks the names are those of the blocks.
+    feature_names = records.feature_names if records.texts is None else None
+    return Rows(X, y, feature_names, label_names=records.label_names, weights=records.weights)
 
 
 def _labels_beside(source: Source, rows: Rows, one_class: bool, known: Known | None) -> Any:

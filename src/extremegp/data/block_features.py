@@ -54,7 +54,7 @@ class BlockFeatures(Features):
             return np.ascontiguousarray(np.concatenate(arrays, axis=1), dtype=np.float32)
         return _beside(parts, self.n_features_in)
 
-    def weigh(self, factors: Sequence[float], x: FloatMatrix) -> FloatMatrix:
+    def weigh(self, factors: Sequence[float] | NDArray[np.float64], x: FloatMatrix) -> FloatMatrix:
         """Multiply the features of every block by a factor from now on.
 
         Args:
@@ -65,7 +65,9 @@ class BlockFeatures(Features):
             These with the factors.
         """
         self._factors = dict(zip(self.blocks, map(float, factors), strict=True))
-        of_columns = np.repeat(np.asarray(factors, np.float32), [step.n_features_in for step in self.blocks.values()])
+        of_columns = np.repeat(
+            np.array(factors, dtype=np.float32), [step.n_features_in for step in self.blocks.values()]
+        )
 
         def weighed(rows: FloatCSR) -> FloatCSR:
             return csr_of(rows.data * of_columns[rows.indices], rows.indices, rows.indptr, rows.shape)
@@ -131,7 +133,8 @@ class BlockFeatures(Features):
     def _part(self, name: str, block: Any) -> _Part:
         step, factor = self.blocks[name], np.float32(self._factors[name])
         if self._dense[name]:
-            array = block.toarray() if hasattr(block, "toarray") else block
+            sparse: bool = issparse(block)
+            array = block.toarray() if sparse else block
             checked: Any = _of_block(name, lambda X: check_inputs(X, step.n_features_in), array)
             # Transformed as it is asked for: an array of all rows might not fit into memory.
             return _Part(checked, len(checked), lambda rows: step.transform(checked[rows]) * factor, _on_disk(checked))
@@ -150,9 +153,8 @@ class _Part(NamedTuple):
     @property
     def counts(self) -> NDArray[np.int64] | int:
         """Stored entries of every row."""
-        matrix = self.matrix
-        sparse = isinstance(matrix, csr_matrix)
-        return np.diff(matrix.indptr).astype(np.int64) if sparse else int(matrix.shape[1])
+        sparse: bool = issparse(self.matrix)
+        return np.diff(self.matrix.indptr).astype(np.int64) if sparse else int(self.matrix.shape[1])
 
 
 def input_blocks(X: Any) -> dict[str, Any]:
@@ -267,7 +269,8 @@ def _row_blocks(parts: Sequence[_Part], indptr: NDArray[np.int64]) -> Iterator[_
         entries, first = _Entries(np.empty(size, np.float32), np.empty(size, np.int64)), 0
         for part in parts:
             block = part.rows(rows)
-            if isinstance(block, csr_matrix):
+            sparse: bool = issparse(block)
+            if sparse:
                 lengths, columns, values = np.diff(block.indptr), block.indices, block.data
             else:
                 lengths = np.full(len(block), block.shape[1])

@@ -215,9 +215,9 @@ def make_features(
             raise SettingsError(f"features of blocks are a mapping from their names to kinds, not {kind!r}")
         options: Any = {"min_df": min_df, "max_features": max_features, "analyzer": analyzer}
         options |= {"ngram_range": ngram_range, "lowercase": lowercase}
-        of_blocks: dict[Any, Any] = dict(kind)
-        if nested := [name for name, of_block in of_blocks.items() if not isinstance(of_block, str)]:
-            raise SettingsError(f"features of the block {nested[0]!r} must be one kind, not {kind[nested[0]]!r}")
+        kinds: Mapping[str, Any] = kind
+        if nested := [name for name, of_block in kinds.items() if not isinstance(of_block, str)]:
+            raise SettingsError(f"features of the block {nested[0]!r} must be one kind, not {kinds[nested[0]]!r}")
         return BlockFeatures({name: make_features(of_block, **options) for name, of_block in kind.items()})
     if kind == "text":
         return TextFeatures(min_df, max_features, Analyser(analyzer, ngram_range, lowercase))

@@ -126,7 +126,7 @@ def read_config(folder: Path) -> Config:
         raise DataError(f"is not what describes a data set ({error!r}); convert it again", path=path) from error
     if version != FORMAT_VERSION:
         raise DataError(f"has format version {version!r}, not {FORMAT_VERSION}; convert the data again", path=path)
-    config = Config(*[*values, words])
+    config = Config(*values)._replace(words=words)
     if (
         not all(type(size) is int and 0 <= size < 2**62 for size in config[:6])
         or not all(type(flag) is bool for flag in config[6:8])
@@ -140,11 +140,11 @@ def read_config(folder: Path) -> Config:
 
 
 def _is_analysis(config: Config) -> bool:
-    words: Any = config.words
     try:
-        return (words is None or isinstance(words, dict)) and bool(config.analyser)
-    except (SettingsError, TypeError):
+        analyse: Any = config.analyser
+    except (SettingsError, TypeError, AttributeError):
         return False
+    return isinstance(analyse, Analyser)
 
 
 def read_names(folder: Path, name: str, count: int, *, unique: bool = True) -> list[str]:

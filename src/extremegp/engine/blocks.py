@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import scipy.sparse
 from torch import Tensor
 
 from extremegp.engine.sparse import Inputs, SparseRows
@@ -56,7 +57,8 @@ class Columns(NamedTuple):
         if isinstance(x, (Tensor, SparseRows)):
             return self.of(x)
         part: Any = x[:, self.range]
-        return part.toarray() if self.dense and hasattr(part, "toarray") else part
+        sparse: bool = scipy.sparse.issparse(part)
+        return part.toarray() if self.dense and sparse else part
 
 
 def columns_of(blocks: Sequence[Block]) -> list[Columns]:

@@ -41,7 +41,7 @@ class ScaledRows:
     def covariances(self, points: ScaledRows) -> Iterator[Tensor]:
         """k(x_i, z_j), a block of rows at a time."""
         step = max(1, _BLOCK_ELEMENTS // max(1, len(points)))
-        transposed = [z.T.tocsr() if isinstance(z, scipy.sparse.csr_matrix) else z.T for z in points.x]
+        transposed = [z.T if part.dense else z.T.tocsr() for z, part in zip(points.x, self.parts, strict=True)]
         for start in range(0, max(1, len(self)), step):
             rows = slice(start, start + step)
             total = self._of_block(0, points, transposed[0], rows)
@@ -53,7 +53,7 @@ class ScaledRows:
 
     def _of_block(self, b: int, points: ScaledRows, transposed: Any, rows: slice) -> Tensor:
         exponent = self.x[b][rows] @ transposed
-        exponent = torch.from_numpy(exponent.toarray()) if hasattr(exponent, "toarray") else exponent
+        exponent = exponent if self.parts[b].dense else torch.from_numpy(exponent.toarray())
         exponent -= 0.5 * self.norms[b][rows, None]
         exponent -= 0.5 * points.norms[b]
         total: Tensor = exponent.clamp_(max=0.0).exp_()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -12,7 +13,7 @@ from torch import Tensor, nn
 
 from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.centres import distinct_centres, in_memory, sparse_centres
-from extremegp.engine.inducing.base import InducingInputs
+from extremegp.engine.inducing.base import InducingInputs, vector_norms
 from extremegp.engine.part import TrainingData
 from extremegp.engine.points import InnerProducts, Points
 from extremegp.engine.sparse import Inputs, mean_square_distance
@@ -51,10 +52,10 @@ class BlockInducingInputs(InducingInputs):
             scale[columns.range] = (2 / distance) ** 0.5 if distance > 0 else 1.0
         if scipy.sparse.issparse(x):
             scaled = scipy.sparse.csr_matrix((x.data * scale[x.indices], x.indices, x.indptr), shape=x.shape)
-            centres = sparse_centres(scaled, len(self), data)
+            centres: Any = sparse_centres(scaled, len(self), data)
             centres.data /= scale[centres.indices]
         else:
-            centres = distinct_centres(x * scale, len(self), data) / scale  # type: ignore[assignment]
+            centres = distinct_centres(x * scale, len(self), data) / scale
         for member, columns in zip(self._members, self.columns, strict=True):
             member.start_at(centres[:, columns.range], data.rng)
 
@@ -68,8 +69,7 @@ class BlockInducingInputs(InducingInputs):
         raise TypeError("every block has coordinates of its own")
 
     def norms(self) -> Tensor:
-        norms: Tensor = torch.linalg.vector_norm(self(), dim=1, keepdim=True)
-        return norms
+        return vector_norms(self(), dim=1)
 
     @property
     def _members(self) -> list[InducingInputs]:
