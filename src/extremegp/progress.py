@@ -62,7 +62,9 @@ class TimeLeft:
 
 
 def spoken(seconds: float) -> str:
-    """A time as people say it: 8 s, 3 min 20 s, 1 h 20 min, 2 d 5 h."""
+    """A time as people say it: 0.3 s, 8 s, 3 min 20 s, 1 h 20 min, 2 d 5 h."""
+    if 0 < seconds < 1:
+        return f"{seconds:.1g} s"
     whole = round(seconds)
     for unit, name, below, part in ((86400, "d", 3600, "h"), (3600, "h", 60, "min"), (60, "min", 1, "s")):
         # Seconds beside many minutes would be more than anyone knows.

@@ -82,7 +82,7 @@ def test_help_loads_neither_torch_nor_scikit_learn(command: str) -> None:
         ("train train.txt --out m --preset ARDFX", "'ARD-FX'"),
         ("train train.txt --out m --set epoch=5", "'epochs'"),
         ("train train.txt --out m --set epochs=many", "an integer or auto"),
-        ("train train.txt --out m --features text", "features must be unit or tfidf or raw"),
+        ("train train.txt --out m --features text", "features must be auto or unit or tfidf or raw"),
         ("train train.txt --out m --label-column 0", "--label-column is for tables"),
         ("train train.txt --out m --valid nothing.txt", "nothing.txt: no such file"),
         ("train nothing.txt --out m", "nothing.txt: no such file"),

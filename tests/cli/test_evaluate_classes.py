@@ -116,10 +116,10 @@ def test_the_reliability_diagram_is_drawn(
 
 
 def test_without_matplotlib_the_plot_is_refused_before_the_work(
-    class_model: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
+    class_files: Path, class_model: Path, tmp_path: Path, run: Run, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setitem(sys.modules, "matplotlib", None)
-    args = ("evaluate", class_model, tmp_path / "no.npy", "--plot", tmp_path / "o.png")
+    args = ("evaluate", class_model, class_files / "test.npy", "--plot", tmp_path / "o.png")
     run.fails(*args, naming="--plot needs Matplotlib: pip install 'extremegp[plot]'")
 
 

@@ -237,6 +237,7 @@ def test_fitting_leaves_the_data_and_the_global_generators_alone():
     ],
     ids=lambda setting: str(setting).partition(" at 0x")[0],
 )
+@pytest.mark.filterwarnings("ignore::extremegp.errors.BudgetWarning")
 def test_every_setting_trains_saves_and_loads(changes: dict[str, Any], tmp_path: Path, new_x: np.ndarray):
     classifier = small_classifier(**changes).fit(*small_data())
     probabilities = classifier.predict_proba(new_x)

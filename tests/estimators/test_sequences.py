@@ -18,6 +18,7 @@ from tests.estimators.small_sequences import small_tagger, sticky
 from extremegp import SequenceGPClassifier
 from extremegp.data import Template
 from extremegp.engine.likelihoods.linear_chain import CHAIN_OBJECTIVES, TRANSITIONS
+from extremegp.errors import BudgetWarning
 from extremegp.estimators import fitting
 from extremegp.settings.parts import LATENTS
 from extremegp.settings.resolve import model_settings, sequence_params, training_settings
@@ -112,6 +113,7 @@ def test_every_combination_trains_and_predicts(latents: str, transitions: str, o
     ],
     ids=lambda setting: str(setting).partition(" at 0x")[0],
 )
+@pytest.mark.filterwarnings("ignore::extremegp.errors.BudgetWarning")
 def test_other_settings_train_and_predict(options: dict[str, Any]):
     x = [[(token["word"], token["letter"]) for token in tokens] for tokens in X] if "template" in options else X
     tagger = small_tagger(**options).fit(x, Y)
@@ -319,7 +321,7 @@ def test_held_out_sequences_are_whole_and_no_part_of_training(monkeypatch: pytes
         return []
 
     monkeypatch.setattr(fitting, "train", remember)
-    monkeypatch.setattr(fitting, "validator", lambda model, held_out: parts.append(tuple(held_out)))
+    monkeypatch.setattr(fitting, "validator", lambda model, held_out: parts.append(tuple(held_out)[:3]))
     y = [[int(label[-1]) for label in labels] for labels in Y]
     rows, _ = small_tagger(validation_fraction=0.3).fit(numbers(), y).features_.transform(numbers())
 
@@ -346,7 +348,8 @@ def test_validation_labels_that_training_lacks_are_errors():
 
 def test_a_budget_is_kept_and_a_generous_one_changes_nothing():
     assert_same_model(small_tagger().fit(X, Y), small_tagger(time_budget=1e6).fit(X, Y))
-    assert len(small_tagger(time_budget=1e-6, epochs=50).fit(X, Y).history_) == 1
+    with pytest.warns(BudgetWarning):
+        assert len(small_tagger(time_budget=1e-6, epochs=50).fit(X, Y).history_) == 1
 
 
 def test_a_short_training_is_silent(capsys: pytest.CaptureFixture[str]):
