@@ -78,7 +78,7 @@ def test_resumed_work_is_not_counted_as_done_now():
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [
-        (0.4, "0 s"),
+        (0.4, "0.4 s"),
         (59.4, "59 s"),
         (59.6, "1 min"),
         (200, "3 min 20 s"),

@@ -46,6 +46,12 @@ def test_a_fault_in_a_pipe_is_named_after_it(text_model: Path) -> None:
     assert (result.returncode, result.stderr.startswith(b"error: standard input: has no column 'title'")) == (2, True)
 
 
+def test_texts_without_a_known_word_are_counted(text_model: Path) -> None:
+    result = piped(b'{"text": "word1"}\n{"text": "never seen"}\n', "predict", text_model, "-", "--out", "-")
+    assert result.returncode == 0
+    assert result.stderr.startswith(b"warning: 1 of 2 texts have no word that is known from training")
+
+
 def test_a_folder_cannot_be_standard_output(files: Path) -> None:
     result = piped(b"", "convert", files / "test.jsonl", "-")
     assert (result.returncode, result.stderr) == (2, b"error: a data set is a folder: name one for it, not '-'\n")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar, Literal, Self
 
@@ -53,6 +54,23 @@ class Features(ABC):
     def layout(self) -> tuple[Block, ...]:
         """The blocks of the features; none where all are of one kind."""
         return ()
+
+    def transform_new(self, X: Any, *, stacklevel: int = 2) -> FloatMatrix:
+        """What `transform` gives of rows to predict; warns of texts that nothing can be told from.
+
+        Args:
+            X: the rows.
+            stacklevel: whose line a warning names, as `warnings.warn` takes it.
+        """
+        x = self.transform(X)
+        if n_unknown := self.n_unknown(x):
+            warnings.warn(
+                f"{n_unknown} of {x.shape[0]} texts have no word that is known from training: nothing can be told from "
+                "them, and they all get the same answer",
+                UserWarning,
+                stacklevel=stacklevel,
+            )
+        return x
 
     def n_unknown(self, x: FloatMatrix) -> int:
         """How many rows of features, as `transform` gives them, are of texts without any word that is known."""

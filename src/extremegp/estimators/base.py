@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from abc import abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -114,15 +113,7 @@ class GPEstimator(BaseEstimator):
         known = getattr(self, "feature_names_in_", None)
         check_columns(X, None if known is None else known.tolist())
         assert isinstance(self.features_, Features)
-        x = self.features_.transform(X)
-        if n_unknown := self.features_.n_unknown(x):
-            warnings.warn(
-                f"{n_unknown} of {x.shape[0]} texts have no word that is known from training: nothing can be told from "
-                "them, and they all get the same answer",
-                UserWarning,
-                stacklevel=3,
-            )
-        return x
+        return self.features_.transform_new(X, stacklevel=4)
 
     def save(self, folder: str | Path) -> None:
         """Write the fitted estimator to a folder: config.json and tensors.safetensors, atomically.

@@ -64,7 +64,7 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
         codes = class_codes(rows.y, source, classifier.label_space_)
         names = [str(name) for name in classifier.classes_]
         quality = ClassMetrics(len(names), ks=request.ks)
-        for block, probabilities in classifier.predictor().probabilities(classifier.features_.transform(rows.X)):
+        for block, probabilities in classifier.predictor().probabilities(classifier.features_.transform_new(rows.X)):
             quality.update(probabilities, codes[block])
         metrics = quality.compute() | {"seconds": report.seconds}
         each, confusion = quality.per_class(), quality.confusion()

@@ -112,7 +112,7 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         x, given = rows.X, rows.y
         y = classifier.encode_labels(given)
         n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
-        inputs, predictor = classifier.features_.transform(x), classifier.predictor()
+        inputs, predictor = classifier.features_.transform_new(x), classifier.predictor()
         counts = classifier.label_counts_
         of_labels = propensities(counts, classifier.n_rows_, *request.propensity)
         if y.shape[1] > DENSE_LABELS:

@@ -191,7 +191,7 @@ class RowTask(Task[Classifier]):
         predictor, k, n_rows = classifier.predictor(), min(request.top_k, len(classifier.classes_)), 0
         for block in data if request.given is None else [joined(data)]:
             done = 0
-            inputs = classifier.features_.transform(block.X)
+            inputs = classifier.features_.transform_new(block.X)
             for best in self.best(classifier, predictor, inputs, k, request):
                 start = done
                 done += len(best.labels)
