@@ -188,10 +188,11 @@ class RowTask(Task[Classifier]):
         self, classifier: Classifier, data: Iterator[InputBlock], request: PredictRequest, bar: ProgressBar
     ) -> Iterator[writing.Best]:
         """The best labels of all rows, a block at a time."""
+        features: Any = classifier.features_
         predictor, k, n_rows = classifier.predictor(), min(request.top_k, len(classifier.classes_)), 0
         for block in data if request.given is None else [joined(data)]:
             done = 0
-            inputs = classifier.features_.transform_new(block.X)
+            inputs = features.transform_new(block.X)
             for best in self.best(classifier, predictor, inputs, k, request):
                 start = done
                 done += len(best.labels)
