@@ -16,6 +16,9 @@ import extremegp
 from extremegp import MultiLabelGPClassifier
 from extremegp.data import read_records
 
+# Some rows of the corpora have no label, and so no word.
+pytestmark = pytest.mark.filterwarnings("ignore:.* texts have no word that is known from training")
+
 WORDS = {"red": "red", "fruit": "apple", "vehicle": "car"}
 OPTIONS = ("--text-column", "title", "--text-column", "body")
 
@@ -210,6 +213,11 @@ def test_a_vocabulary_names_labels_and_tells_of_others(folder: Path, tmp_path: P
     line = json.loads(run("predict", model, folder / "test-corpus.tsv", "--out", "-").stdout.splitlines()[0])
     titles = {"http://e.org/red": "Red things", "http://e.org/fruit": "Fruit"}
     assert line["names"] == [titles.get(label, label) for label in line["labels"]]
+    assert "Fruit (http://e.org/fruit)" in run("info", model).stdout.replace("\n", "")
+    per_class = tmp_path / "each.csv"
+    shown = run("evaluate", model, folder / "test-corpus.tsv", "--per-class", per_class, "--json", "-").stdout
+    assert json.loads(shown)["labels"]["http://e.org/red"]["name"] == "Red things"
+    assert pd.read_csv(per_class).name.tolist() == ["Fruit", "Red things", "http://e.org/vehicle"]
     table = run("predict", model, folder / "test-corpus.tsv", "--out", "-", "--to", "csv").stdout.splitlines()
     assert table[0] == "row,rank,label,name,probability"
     (folder / "new.tsv").write_text("".join(f"<http://e.org/{name}>\tNew {name}\n" for name in WORDS))

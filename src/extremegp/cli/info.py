@@ -37,7 +37,7 @@ def info(
     report = Report(json, quiet)
     classifier, task = load_model(model, quiet=quiet)
     history, settings, origin = classifier.history_, asdict(classifier.settings_), classifier.origin_
-    names, counts = [str(name) for name in classifier.classes_], classifier.label_counts_.tolist()
+    names, counts = classifier.shown_labels(), classifier.label_counts_.tolist()
     order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))
     (label, labels), rows, score = task.label, task.rows, f"validation_{task.score}"
     feature_names = getattr(classifier, "feature_names_in_", None)

@@ -58,6 +58,18 @@ class GPEstimator(BaseEstimator):
     label_titles_: list[str] | None
     _kept: Kept
 
+    def shown_labels(self, titles: Sequence[str] | None = None) -> list[str]:
+        """The names of all labels for people to read: what they are called, and beside it what they are.
+
+        Args:
+            titles: what they are called; by default as the vocabulary of training has it.
+        """
+        names = [str(name) for name in self.classes_]
+        titles = names if titles is None and self.label_titles_ is None else titles or self.label_titles_
+        assert titles is not None
+        pairs = zip(titles, names, strict=True)
+        return [name if title == name else f"{title} ({name})" for title, name in pairs]
+
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
         complete_docstring(cls)

@@ -125,8 +125,9 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
             scored = ((rows, means if request.by == "utility" else p, p) for rows, means, p in blocks)
             found = measure(scored, y, ks=ks, propensity=of_labels, train_counts=counts, threshold=request.threshold)
         names, each = [str(name) for name in classifier.classes_], found.labels.per_label()
+        titles = self.titles(classifier, rows.vocabulary)
         if request.per_class is not None:
-            reports.write_per_class(request.per_class, names, each)
+            reports.write_per_class(request.per_class, names, each, titles)
         if request.plot is not None:
             from extremegp.plots import label_report
 
@@ -134,7 +135,8 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
             write_plot(request.plot, label_report(found.reliability, curve, title=source.path.name))
         metrics = found.metrics | {"seconds": report.seconds}
         _show(report, f"{request.model} on {source.path}", ks, metrics, found.labels)
-        reports.show_lowest(report, self.label, self.rows, names, each)
+        reports.show_lowest(report, self.label, self.rows, classifier.shown_labels(titles), each)
+        report.lines(*rows.notes)
         if n_unknown:
             report.lines(f"{n_unknown} labels that training never saw are left out of the truth.")
         result: dict[str, Any] = {
@@ -146,7 +148,7 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
             "exact_above": found.labels.exact_above,
         }
         if len(names) <= DENSE_LABELS:
-            result["labels"] = reports.labels_by_name(names, each)
+            result["labels"] = reports.labels_by_name(names, each, titles)
         report.result(result)
 
     def predict(self, classifier: MultiLabelEstimator, request: PredictRequest, report: Report) -> None:

@@ -32,8 +32,8 @@ def check_per_class(path: Path | None) -> None:
         raise SettingsError(f"--per-class must end in .csv or .tsv, perhaps with .gz after it; it is {path}")
 
 
-def write_per_class(path: Path, names: Sequence[str], each: PerClass) -> None:
-    """Write a line for every label; what is not known is left blank."""
+def write_per_class(path: Path, names: Sequence[str], each: PerClass, titles: Sequence[str] | None = None) -> None:
+    """Write a line for every label, with what it is called where there are titles; what is not known is left blank."""
     from extremegp.storage.streams import atomic_writer, base_suffix
 
     columns = _columns(each)
@@ -43,17 +43,24 @@ def write_per_class(path: Path, names: Sequence[str], each: PerClass) -> None:
             text = io.StringIO()
             writer = csv.writer(text, delimiter=_DELIMITERS[base_suffix(path)], lineterminator="\n")
             if start == 0:
-                writer.writerow(("class", *columns))
+                writer.writerow(("class", *columns, *(["name"] * (titles is not None))))
             values = (map(_cell, column[part].tolist()) for column in columns.values())
-            writer.writerows(zip(names[part], *values, strict=True))
+            writer.writerows(zip(names[part], *values, *([] if titles is None else [titles[part]]), strict=True))
             stream.write(text.getvalue().encode())
 
 
-def labels_by_name(names: Sequence[str], each: PerClass) -> dict[str, dict[str, float | None]]:
+def labels_by_name(
+    names: Sequence[str], each: PerClass, titles: Sequence[str] | None = None
+) -> dict[str, dict[str, float | str | None]]:
     """The same for JSON, by the names of the labels."""
     columns = _columns(each)
     lines = zip(*(column.tolist() for column in columns.values()), strict=True)
-    return {name: dict(zip(columns, map(or_null, line), strict=True)) for name, line in zip(names, lines, strict=True)}
+    told: dict[str, dict[str, float | str | None]] = {
+        name: dict(zip(columns, map(or_null, line), strict=True)) for name, line in zip(names, lines, strict=True)
+    }
+    for name, title in zip(names, titles or (), strict=titles is not None):
+        told[name]["name"] = title
+    return told
 
 
 def or_null(value: float) -> float | None:

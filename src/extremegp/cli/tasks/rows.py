@@ -18,7 +18,7 @@ from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training,
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
-    from extremegp.data import ClassSpace
+    from extremegp.data import ClassSpace, Vocabulary
     from extremegp.progress import ProgressBar
 
 
@@ -173,12 +173,17 @@ class RowTask(Task[Classifier]):
 
     def _layout(self, classifier: Classifier, request: PredictRequest) -> writing.Layout:
         """What is told of rows and labels beside these."""
-        source, titles = request.source, getattr(classifier, "label_titles_", None)
-        if source.vocabulary is not None:
-            from extremegp.data import read_vocabulary
+        from extremegp.data import read_vocabulary
 
-            titles = read_vocabulary(source.vocabulary, source.language).titles(classifier.classes_)
+        source = request.source
+        named = source.vocabulary
+        vocabulary = None if named is None else read_vocabulary(named, source.language)
+        titles = self.titles(classifier, vocabulary)
         return writing.Layout(self.measures if request.uncertainty else (), titles, source.has_ids)
+
+    def titles(self, classifier: Classifier, vocabulary: Vocabulary | None) -> list[str] | None:
+        """What labels are called: as a vocabulary says, or that of training."""
+        return classifier.label_titles_ if vocabulary is None else vocabulary.titles(classifier.classes_)
 
     def told_of_search(self, classifier: Classifier, request: PredictRequest, report: Report) -> dict[str, Any]:
         """Say how labels were searched for, where this was not exact."""
