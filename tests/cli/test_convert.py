@@ -456,3 +456,15 @@ def test_a_killed_process_resumes(tmp_path: Path, number: signal.Signals) -> Non
     assert process.wait() != 0, "the conversion ended before the signal came"
     subprocess.run(command, check=True)
     assert same(open_dataset(out).X, x)
+
+
+def test_what_words_are_is_set_as_in_training(tmp_path: Path, run: Run) -> None:
+    data = tmp_path / "d.jsonl"
+    write_jsonl(data, ["Red car", "red Car", "car"] * 2, [["a"], ["b"], ["a"]] * 2)
+    args = ("--set", "lowercase=false", "--set", "ngram_range=1,2", "-q")
+    assert run("convert", data, tmp_path / "d", *args).exit_code == 0
+    words = (tmp_path / "d" / "vocabulary.txt").read_text().split("\n")[:-1]
+    assert words == ["Car", "Red", "Red car", "car", "red", "red Car"]
+    run.fails("convert", data, tmp_path / "e", "--set", "epochs=3", naming="--set: the parameter 'epochs' is unknown")
+    naming = "--like takes words as the other data set has them"
+    run.fails("convert", data, tmp_path / "e", "--like", tmp_path / "d", *args[:2], naming=naming)

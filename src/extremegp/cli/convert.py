@@ -18,6 +18,8 @@ Examples:
 from __future__ import annotations
 
 import shlex
+from pathlib import Path
+from typing import Any
 
 import typer
 
@@ -26,8 +28,11 @@ from extremegp.cli.app import say
 from extremegp.cli.console import Report
 from extremegp.cli.inputs import Source
 from extremegp.cli.pipes import STANDARD
+from extremegp.cli.settings import one_of, parse_settings
 from extremegp.errors import DataError, SettingsError
 from extremegp.progress import ProgressBar
+
+_WORDS = ("analyzer", "ngram_range", "lowercase")
 
 
 def convert(
@@ -42,6 +47,7 @@ def convert(
     vector_column: options.VectorColumn = None,
     id_column: options.IdColumn = None,
     like: options.Like = None,
+    settings: options.WordSettings = None,
     overwrite: options.Overwrite = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
@@ -59,6 +65,7 @@ def convert(
         raise DataError("arrays cannot be converted; train on them as they are", path=data)
     with_columns = kind == "table" or (kind == "jsonl" and source.in_records)
     columns = source.columns if with_columns else None
+    words = _words(settings or [], like)
     try:
         sizes = convert_file(
             source.path,
@@ -68,6 +75,7 @@ def convert(
             like=like,
             overwrite=overwrite,
             watch=watch,
+            **words,
         )
     except KeyboardInterrupt as interrupt:
         watch.bar.close()
@@ -81,6 +89,16 @@ def convert(
         f"Next: extremegp train {shlex.quote(str(out))} --out MODEL{features}",
     )
     report.result({"out": str(out), **sizes._asdict(), "seconds": report.seconds})
+
+
+def _words(settings: list[str], like: Path | None) -> dict[str, Any]:
+    """What --set says of words."""
+    words = parse_settings(settings)
+    for name in words:
+        one_of("--set: the parameter", name, _WORDS)
+    if words and like is not None:
+        raise SettingsError("--like takes words as the other data set has them: leave out --set")
+    return words
 
 
 class Watch:

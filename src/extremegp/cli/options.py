@@ -215,6 +215,15 @@ Settings = Annotated[
         "other options.",
     ),
 ]
+WordSettings = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--set",
+        metavar="KEY=VALUE",
+        help="What the words of texts are: analyzer, ngram_range or lowercase, as parameters of the estimators; may be "
+        "repeated.",
+    ),
+]
 Template = Annotated[
     Path | None,
     typer.Option(
