@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from typing import Any, NamedTuple
 
@@ -24,7 +22,7 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.origin import DataOrigin
+from extremegp.estimators.origin import DataOrigin, content_hash, fingerprint
 from extremegp.estimators.weights import check_likelihood, first_gains, weighted_mean
 from extremegp.metrics import TopK
 from extremegp.prediction.instance_noise import estimate_instance_noise
@@ -393,25 +391,3 @@ def named_columns(names: Sequence[str | int], y: FloatCSR, space: LabelSpace | N
     if len(names) != y.shape[1]:
         raise DataError(f"there are {len(names)} label names for the {y.shape[1]} columns of Y")
     return LabelSpace(names)
-
-
-def content_hash(matrices: Iterable[Any]) -> str:
-    """Equal for equal matrices in equal forms."""
-    digest = hashlib.blake2b(digest_size=16)
-    for matrix in matrices:
-        names = ("indptr", "indices", "data") if scipy.sparse.issparse(matrix) else ()
-        for array in [getattr(matrix, name) for name in names] or [matrix]:
-            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
-    return digest.hexdigest()
-
-
-def fingerprint(contents: Iterable[str], settings: dict[str, Any]) -> str:
-    """Equal for runs on equal data with equal settings; how often progress is saved makes no difference.
-
-    Args:
-        contents: hashes of the data.
-        settings: that decide the result.
-    """
-    settings = {name: value for name, value in settings.items() if name != "checkpoint_seconds"}
-    text = json.dumps([settings, *contents], sort_keys=True)
-    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()

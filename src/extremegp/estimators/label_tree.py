@@ -21,9 +21,8 @@ from extremegp.engine.matrices import column_counts
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns
-from extremegp.estimators.fitting import content_hash, fingerprint
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encode_as_known
-from extremegp.estimators.origin import DataOrigin, Origin
+from extremegp.estimators.origin import DataOrigin, Origin, content_hash, fingerprint
 from extremegp.estimators.parameters import RunParameters
 from extremegp.estimators.weights import without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
+import json
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, fields, replace
@@ -11,6 +13,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+import scipy.sparse
 
 from extremegp.__about__ import __version__
 from extremegp.data import Template
@@ -140,6 +143,28 @@ def chosen_settings(estimator: Any) -> dict[str, Any]:
     defaults = {name: entry.default for name, entry in inspect.signature(type(estimator)).parameters.items()}
     params = {name: _plain(value) for name, value in estimator.get_params(deep=False).items() if name not in _UNTOLD}
     return {name: value for name, value in params.items() if value != _plain(defaults[name])}
+
+
+def content_hash(matrices: Iterable[Any]) -> str:
+    """Equal for equal matrices in equal forms."""
+    digest = hashlib.blake2b(digest_size=16)
+    for matrix in matrices:
+        names = ("indptr", "indices", "data") if scipy.sparse.issparse(matrix) else ()
+        for array in [getattr(matrix, name) for name in names] or [matrix]:
+            digest.update(np.ascontiguousarray(array).view(np.uint8).data)
+    return digest.hexdigest()
+
+
+def fingerprint(contents: Iterable[str], settings: dict[str, Any]) -> str:
+    """Equal for runs on equal data with equal settings; how often progress is saved makes no difference.
+
+    Args:
+        contents: hashes of the data.
+        settings: that decide the result.
+    """
+    settings = {name: value for name, value in settings.items() if name != "checkpoint_seconds"}
+    text = json.dumps([settings, *contents], sort_keys=True)
+    return hashlib.blake2b(text.encode(), digest_size=16).hexdigest()
 
 
 def split_history(history: Iterable[Mapping[str, float]]) -> tuple[list[dict[str, float]], list[float]]:
