@@ -115,7 +115,12 @@ def test_many_labels_are_trained_evaluated_and_predicted(folder: Path, tmp_path:
     args = _arguments(folder, "train", data, [*labelled, *inputs])
     result = run("train", *args, "--out", model, *QUICK)
     assert (result.exit_code, result.output) == (0, "")
-    assert isinstance(extremegp.load(model), MultiLabelGPClassifier)
+    trained = extremegp.load(model)
+    assert isinstance(trained, MultiLabelGPClassifier)
+    texts = "--text-column" in inputs or name.startswith("annif")
+    vectors = not {"--vector-column", "--vectors"}.isdisjoint([*labelled, *inputs])
+    expected = ("blocks" if vectors else "text") if texts else "unit" if name == "sparse" else "standard"
+    assert trained.features_.kind == expected
     test = _arguments(folder, "test", data, [*(o for o in labelled if o not in ("--task", "multilabel")), *inputs])
     metrics = json.loads(run("evaluate", model, *test, "--json", "-").stdout)["metrics"]
     # Of a row without labels every ranking counts as nothing.

@@ -202,7 +202,7 @@ Features = Annotated[
         help="What to do to the inputs first: 'unit' scales rows to unit norm, 'tfidf' weighs counts, 'raw' leaves "
         "them alone, 'text' makes tf-idf of texts; also 'scale' (all features divided by one number), "
         "'root' (the same for their square roots), 'standard' (each to mean 0 and the same variance) and 'auto', "
-        "which chooses. By default 'text' for jsonl, else 'auto' for classes and 'unit' for many labels.",
+        "which chooses. By default 'text' for texts, 'unit' for sparse rows of many labels, else 'auto'.",
     ),
 ]
 Settings = Annotated[

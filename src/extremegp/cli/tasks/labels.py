@@ -64,7 +64,10 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         source.check(labelled=labelled)
 
     def usual_features(self, source: Source) -> str:
-        return "text" if source.inputs == "texts" else "unit"
+        if source.inputs == "texts":
+            return "text"
+        # Numbers of a table may be in any units.
+        return "unit" if source.kind in ("xc", "svmlight", "mapped", "sparse") else "auto"
 
     def kinds(self, request: TrainRequest) -> list[ModelKind]:
         if request.kind == "tree" and request.preset is not None:
