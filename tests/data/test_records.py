@@ -181,6 +181,12 @@ def test_rows_of_different_lengths_are_no_vectors() -> None:
         read_records(pd.DataFrame({"v": [[1, 2], [1]], "y": ["a", "b"]}), vectors="v", one_class="y")
 
 
+def test_keys_of_json_lines_need_not_all_be_in_the_first(tmp_path: Path) -> None:
+    path = tmp_path / "data.jsonl"
+    path.write_text('{"t": "x"}\n{"t": "y", "l": ["a"]}\n')
+    assert read_records(path, text="t", labels="l").labels == [[], ["a"]]
+
+
 def test_labels_are_named_in_one_way() -> None:
     with pytest.raises(SettingsError, match="name one of these"):
         read_records(FRAME, text="title", labels="tags", label_columns="tag_*")

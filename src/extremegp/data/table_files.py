@@ -13,6 +13,7 @@ import re
 import warnings
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any, NoReturn, Protocol, runtime_checkable
 
@@ -26,6 +27,7 @@ JSON_LINES = (".jsonl", ".ndjson")
 
 _MISSING = ["", "NA", "N/A", "n/a", "#N/A", "<NA>", "NaN", "nan", "NULL", "null", "None"]
 _VALUES_AT_A_TIME = 1 << 22
+_KEYS_OF = 1000
 
 
 @runtime_checkable
@@ -298,7 +300,7 @@ def _explained_parquet(path: Path) -> Iterator[None]:
 
 
 class _JsonLines(Table):
-    """A table of a JSON object per line, whose columns are the keys of the first."""
+    """A table of a JSON object per line, whose columns are the keys of the first thousand."""
 
     def _line_of_row(self, row: int) -> int | None:
         assert self.path is not None
@@ -308,8 +310,8 @@ class _JsonLines(Table):
 
 def _open_json_lines(path: Path) -> Table:
     pandas = _imported("pandas", path)
-    first = next(_json_objects(path), None)
-    if first is None:
+    keys = {key: None for record in islice(_json_objects(path), _KEYS_OF) for key in record}
+    if not keys:
         raise DataError("the file has no records, only blank lines", path=path)
 
     def frame(rows: list[dict[str, Any]], columns: list[int]) -> Any:
@@ -325,7 +327,7 @@ def _open_json_lines(path: Path) -> Table:
         if rows:
             yield frame(rows, columns)
 
-    table = _JsonLines(path, list(first), chunks)
+    table = _JsonLines(path, list(keys), chunks)
     return table
 
 
