@@ -20,8 +20,9 @@ from extremegp.storage.streams import as_stream, byte_blocks, line_blocks, utf8
 
 _SEPARATORS = (";", "|", "\t", ",", " ")
 _ROWS_LOOKED_AT = 10_000
-# Blanks and commas are in the names of classes too, so that they must explain more.
-_SHARE_OF_ROWS = {" ": 0.5, ",": 0.2}
+# Blanks and commas are in the names of classes too: more of these must have them, and more must be made of few parts.
+_SHARE_OF_TEXTS = {" ": 0.5, ",": 0.2}
+_TEXTS_PER_PART = {" ": 4, ",": 2}
 
 
 def split_labels(cell: Any, separator: str | None) -> list[Label]:
@@ -116,7 +117,8 @@ def sign_of_lists(values: Iterable[Any]) -> str | None:
     for separator in _SEPARATORS:
         several = [text for text in sorted(texts) if separator in text.strip()]
         parts = {part.strip() for text in texts for part in text.split(separator)}
-        if several and len(several) >= _SHARE_OF_ROWS.get(separator, 0.05) * len(texts) and len(parts) < len(texts):
+        enough = len(several) >= _SHARE_OF_TEXTS.get(separator, 0.05) * len(texts)
+        if several and enough and _TEXTS_PER_PART.get(separator, 1) * len(parts) < len(texts):
             return f"{_short(several[0])} looks like several labels with {separator!r} between them"
     return None
 
