@@ -105,7 +105,7 @@ def test_what_is_no_count_is_refused(value, shown):
 def test_counts_need_a_likelihood_of_counts():
     x, y, _ = counts()
     y = np.minimum(y, 2)
-    with pytest.raises(DataError, match="Y must hold only 0 and 1, but has 2 at row"):
+    with pytest.raises(DataError, match="Y must hold only 0 and 1, or soft labels between them, but has 2 at row"):
         of_counts(likelihood="bernoulli").fit(x, y)
 
 

@@ -14,6 +14,7 @@ from tests.models import random_inputs
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
 from extremegp.data import one_hot
 from extremegp.engine.batch import Batch
+from extremegp.engine.mean import Learnt
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.estimators import fitting
@@ -50,7 +51,10 @@ def _refits(x: np.ndarray, y: np.ndarray, kind: str, *, leave_out: bool) -> np.n
 
 @pytest.fixture
 def known_hyperparameters(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("extremegp.engine.mean.learn_lengthscales", lambda x, y, rng, weights: (LOG_WEIGHTS, NOISE))
+    monkeypatch.setattr(
+        "extremegp.engine.mean.learn_lengthscales",
+        lambda x, y, rng, weights, blocks: Learnt(LOG_WEIGHTS, NOISE, np.ones(1, np.float32)),
+    )
 
 
 @pytest.fixture

@@ -71,9 +71,10 @@ def gather_evidence(
             n_near = min(_NEAR[share], sizes[i])
             total = np.float32(1e-9)
             for q in range(n_near):
-                total += max(similarities[i, q], np.float32(0)) ** _POWERS[share]
+                total += max(similarities[i, q], np.float32(0)) ** _POWERS[share] * row_weights[nearest[i, q]]
             for q in range(n_near):
-                weight = max(similarities[i, q], np.float32(0)) ** _POWERS[share] / total
+                weight = max(similarities[i, q], np.float32(0)) ** _POWERS[share] * row_weights[nearest[i, q]]
+                weight /= total
                 for j in range(y_indptr[nearest[i, q]], y_indptr[nearest[i, q] + 1]):
                     label = y_labels[j]
                     if not seen[label]:
