@@ -123,8 +123,10 @@ class HardLabels:
             Their numbers among the labels that this process has, ascending.
         """
         queries = torch.cat([h, torch.ones_like(h[:, :1])], dim=1)
-        every = torch.arange(mixing.n_utilities, device=h.device)
-        candidates = self._candidates(queries, weights) if offset is None else every
+        if offset is None:
+            candidates = self._candidates(queries, weights)
+        else:
+            candidates = torch.arange(mixing.n_utilities, device=h.device)
         utilities = queries @ _vectors(mixing, candidates).T
         scores = _added(utilities if offset is None else utilities + offset, weights)
         scores[torch.isin(candidates, known)] = -1.0
