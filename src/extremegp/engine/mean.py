@@ -190,12 +190,12 @@ def points_kept(x: Matrix, n_points: int | None = None, blocks: Sequence[Block] 
 
     Those of dense blocks do not count.
     """
-    chosen = x[_chosen(x.shape[0], n_points)]
+    kept = x[chosen(x.shape[0], n_points)]
     n_dense = sum(block.n_features for block in blocks if block.dense)
-    if not scipy.sparse.issparse(chosen) or n_dense == x.shape[1]:
-        return chosen.shape[0], None
+    if not scipy.sparse.issparse(kept) or n_dense == x.shape[1]:
+        return kept.shape[0], None
     parts = columns_of(blocks) or [Columns(0, x.shape[1], dense=False)]
-    return chosen.shape[0], sum(part.of_matrix(chosen).nnz for part in parts if not part.dense)
+    return kept.shape[0], sum(part.of_matrix(kept).nnz for part in parts if not part.dense)
 
 
 def fit_regression(
@@ -227,7 +227,7 @@ def fit_regression(
     kept, n_stored = points_kept(x, n_points, blocks)
     mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link, blocks=blocks)
     with torch.no_grad():
-        mean.keep(x[_chosen(x.shape[0], n_points)])
+        mean.keep(x[chosen(x.shape[0], n_points)])
         mean.weights.copy_(torch.from_numpy(np.exp(log_weights)))
         if len(mean.blocks) > 1:
             mean.shares.copy_(torch.from_numpy(shares))
@@ -320,7 +320,7 @@ def _weights_start(part: Columns, x: Matrix) -> NDArray[np.float64]:
     """Where the log weights of some columns start."""
     if part.dense and scipy.sparse.issparse(x):
         # As many rows as a variance needs: of all, the array might not fit into memory.
-        x = x[_chosen(x.shape[0], _SCALE_ROWS)]
+        x = x[chosen(x.shape[0], _SCALE_ROWS)]
     x = part.of_matrix(x)
     n_rows, n_features = x.shape
     if isinstance(x, scipy.sparse.csr_matrix):
@@ -407,8 +407,8 @@ def _solve_subset(
     return inverse_root.T @ solution, torch.cat(left_out)
 
 
-def _chosen(n_rows: int, n_points: int | None = None) -> NDArray[np.int64]:
-    """All rows, or some spread evenly over them."""
+def chosen(n_rows: int, n_points: int | None = None) -> NDArray[np.int64]:
+    """Numbers of all rows, or of some spread evenly over them."""
     if n_points is None:
         n_points = n_rows if n_rows <= EXACT_ROWS else SUBSET_POINTS
     return np.linspace(0, n_rows - 1, min(n_points, n_rows)).round().astype(np.int64)

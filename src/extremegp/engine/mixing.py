@@ -250,6 +250,7 @@ class IdentityMixing(Mixing):
         log_scales: start of log s, K.
         bias: start of b, K.
         learn_scales: whether s is learnt; not where the latent functions have a variance of their own.
+        learn_bias: whether b is learnt.
         bias_variance: b_k ~ N(0, bias_variance), of which the most probable is found; None has no prior.
     """
 
@@ -261,18 +262,19 @@ class IdentityMixing(Mixing):
         bias: Float[Tensor, " K"],
         *,
         learn_scales: bool = True,
+        learn_bias: bool = True,
         bias_variance: float | None = None,
     ) -> None:
         super().__init__()
         self.log_scales = nn.Parameter(log_scales, requires_grad=learn_scales)
-        self.bias = nn.Parameter(bias)
+        self.bias = nn.Parameter(bias, requires_grad=learn_bias)
         self.bias_variance = bias_variance
 
     def select(self, labels: Int[Tensor, " L"]) -> IdentityMixing:
         """The mixing of L of the labels; it takes the marginals of their L functions."""
         log_scales, bias = (part.detach().index_select(0, labels) for part in (self.log_scales, self.bias))
-        learn = self.log_scales.requires_grad
-        return IdentityMixing(log_scales, bias, learn_scales=learn, bias_variance=self.bias_variance)
+        learn = {"learn_scales": self.log_scales.requires_grad, "learn_bias": self.bias.requires_grad}
+        return IdentityMixing(log_scales, bias, **learn, bias_variance=self.bias_variance)
 
     def functions(self, labels: Int[Tensor, " L"]) -> Int[Tensor, " L"]:
         return labels

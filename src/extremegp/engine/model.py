@@ -13,11 +13,15 @@ from torch import Tensor, nn
 from extremegp.engine.batch import Batch
 from extremegp.engine.latents.base import ConditionedLatents, Latents
 from extremegp.engine.likelihoods.base import Likelihood
+from extremegp.engine.feature_regression import FeatureRegression
+from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.mixing import Mixing
 from extremegp.engine.part import TrainingData, start_parts
 from extremegp.engine.sparse import Inputs, fill
 from extremegp.engine.utilities import Utilities
+
+MeanFunction = RegressionMean | FeatureRegression
 
 
 class ELBO(NamedTuple):
@@ -50,6 +54,7 @@ class VariationalModel(nn.Module):
         mixing: from latent functions to utilities.
         likelihood: from utilities to labels.
         mean_function: added to the utilities; None adds nothing.
+        features: what latents and mean function see of the inputs; None for the inputs themselves.
     """
 
     def __init__(
@@ -57,11 +62,12 @@ class VariationalModel(nn.Module):
         latents: Latents,
         mixing: Mixing,
         likelihood: Likelihood,
-        mean_function: RegressionMean | None = None,
+        mean_function: MeanFunction | None = None,
+        features: Landmarks | None = None,
     ) -> None:
         super().__init__()
         self.latents, self.mixing, self.likelihood = latents, mixing, likelihood
-        self.mean_function = mean_function
+        self.mean_function, self.features = mean_function, features
 
     def elbo(self, batch: Batch, conditioned: ConditionedLatents | None = None) -> ELBO:
         """The bound from a batch, whose mean over batches and draws is exact.
@@ -81,6 +87,8 @@ class VariationalModel(nn.Module):
     ) -> Utilities:
         """The utilities of B inputs; `mean_logits` are what the mean function scales, where they are known."""
         offset = None
+        if self.features is not None:
+            x = self.features(x)
         if self.mean_function is not None:
             offset = self.mean_function(x) if mean_logits is None else self.mean_function.scaled(mean_logits)
         return Utilities.at(self.mixing, conditioned, x, offset)
@@ -102,7 +110,12 @@ class VariationalModel(nn.Module):
             self.mixing.select(labels),
             self.likelihood.select(labels),
             self.mean_function,
+            self.features,
         )
+
+    def of_features(self) -> VariationalModel:
+        """The same model, parameter by parameter, of the features as inputs."""
+        return VariationalModel(self.latents, self.mixing, self.likelihood, self.mean_function)
 
     @torch.no_grad()
     def start(self, data: TrainingData) -> NDArray[np.float32] | None:

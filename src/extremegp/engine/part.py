@@ -161,6 +161,10 @@ class Part(nn.Module, ABC):
         """Numbers of the training precision that a step takes for the part, its parameters and their moments aside."""
         return 0
 
+    def fit_bytes(self, n_rows: int) -> int:
+        """What it takes to fit the part to N rows before training, or to hold what was worked out of them, in bytes."""
+        return 0
+
     def step_bytes(self, sizes: StepSizes) -> int:
         """What it takes beside `step_elements` in another precision, in bytes."""
         return 0

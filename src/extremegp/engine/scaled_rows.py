@@ -24,10 +24,19 @@ class ScaledRows:
         parts: where these stand among all columns.
         scale: by which columns are multiplied, D.
         shares: of the blocks in their sum.
+        lone: whether a row without any entry in a sparse block has no covariance with others there.
     """
 
-    def __init__(self, rows: Sequence[Any], parts: Sequence[Columns], scale: Tensor, shares: Sequence[float]) -> None:
-        self.parts, self.scale, self.shares = parts, scale, shares
+    def __init__(
+        self,
+        rows: Sequence[Any],
+        parts: Sequence[Columns],
+        scale: Tensor,
+        shares: Sequence[float],
+        *,
+        lone: bool = False,
+    ) -> None:
+        self.parts, self.scale, self.shares, self.lone = parts, scale, shares, lone
         scaled = [_scaled(x, scale[part.range], dense=part.dense) for x, part in zip(rows, parts, strict=True)]
         self.x, self.norms = ([*of_blocks] for of_blocks in zip(*scaled, strict=True))
 
@@ -36,7 +45,8 @@ class ScaledRows:
 
     def of_rows(self, x: Matrix | Inputs) -> ScaledRows:
         """Other rows in the same coordinates."""
-        return ScaledRows([part.of_matrix(x) for part in self.parts], self.parts, self.scale, self.shares)
+        rows = [part.of_matrix(x) for part in self.parts]
+        return ScaledRows(rows, self.parts, self.scale, self.shares, lone=self.lone)
 
     def covariances(self, points: ScaledRows) -> Iterator[Tensor]:
         """k(x_i, z_j), a block of rows at a time."""
@@ -57,6 +67,8 @@ class ScaledRows:
         exponent -= 0.5 * self.norms[b][rows, None]
         exponent -= 0.5 * points.norms[b]
         total: Tensor = exponent.clamp_(max=0.0).exp_()
+        if self.lone and not self.parts[b].dense:
+            total *= (self.norms[b][rows, None] > 0) & (points.norms[b] > 0)
         return total
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -31,9 +32,10 @@ from extremegp.prediction.predictor import Predictor
 from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.resolve import model_settings, regression_points, training_settings
+from extremegp.settings.resolve import landmark_count, model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
+from extremegp.training.landmarks import start_on_landmarks
 from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -174,12 +176,18 @@ def fit_model(
     start = TrainingData(data.x, data.y, rng, propensities=propensities, weights=data.row_weights, **starts)
     if data.lengths is not None:
         start.sample  # noqa: B018 (drawn first, whatever the latents)
-    mean_logits = model.start(start)
+    trained, inputs, mean_logits = model, data.x, None
+    if settings.latents == "landmarks":
+        reporter.phase(f"learning the kernel, and features of all rows by {settings.n_inducing} of them")
+        inputs, mean_logits = start_on_landmarks(model, start)
+        trained = model.of_features()
+    else:
+        mean_logits = model.start(start)
     model.to(device=machine.device, dtype=dtype)
     contents = content_hash(data.arrays()), content_hash([] if held_out is None else held_out.arrays())
     history = train(
-        model,
-        data.x,
+        trained,
+        inputs,
         data.y,
         training,
         lengths=data.lengths,
@@ -216,10 +224,15 @@ def _planned(
     sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
     n_points = regression_points(translate(params), **sizes)
     kept = points_kept(x, n_points, data.blocks) if n_points else (0, 0)
+    of_landmarks = lru_cache(partial(points_kept, x, blocks=data.blocks))
 
     def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
         params = translate(params)
-        settings = model_settings(params, **sizes, mean_points=kept, blocks=data.blocks)
+        points: dict[str, Any] = {"mean_points": kept}
+        if params["latents"] == "landmarks":
+            count = landmark_count(params, n_rows=x.shape[0], n_labels=y.shape[1])
+            points["landmarks"] = of_landmarks(n_points=count)
+        settings = model_settings(params, **sizes, **points, blocks=data.blocks)
         training = training_settings(params, model=settings, n_rows=data.n_units, seed=seed)
         return settings, replace(training, shuffle_rows=_MAPPED_BLOCK) if is_mapped(x) else training
 
@@ -287,7 +300,7 @@ def instance_noise(
     model: VariationalModel, data: Examples, mean_logits: NDArray[np.float32] | None, rng: np.random.Generator
 ) -> InstanceNoise | None:
     """The scatter of instances, estimated on at most 20,000 rows with labels; None where no labels can be known."""
-    if not model.likelihood.takes_known_labels:
+    if not model.likelihood.takes_known_labels or model.mixing.independent:
         return None
     rows = np.flatnonzero(np.diff(data.y.indptr))
     rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))

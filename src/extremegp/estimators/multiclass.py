@@ -26,7 +26,7 @@ from extremegp.estimators.weights import first_gains, label_counts, weighted_mea
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import stack
 from extremegp.settings.domains import number
-from extremegp.settings.resolve import class_params
+from extremegp.settings.resolve import class_params, latents_asked
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -56,7 +56,7 @@ class MultiClassGPClassifier(
             every visit; "auto" is "optimal", or "amortised" where classes are sampled.
         mixing: "identity" gives every class a function of its own, "factor" mixes P functions by K x P loadings; "auto"
             is "identity" up to 500 classes.
-        latents: "gp"; or linear functions of the features: "linear" with a Gaussian posterior whose relative variances
+        latents: as below; or linear functions of the features: "linear" with a Gaussian posterior whose relative variances
             classes share, "linear-mean-field" with one for every coefficient, "linear-point" without (T 3.22).
         n_mean_points: rows that the regression of `mean_function` keeps, spread over the training rows: more are more
             accurate, and take N times their square of time; "auto" is all up to 16,384 rows, and at most 8192 of more.
@@ -94,7 +94,7 @@ class MultiClassGPClassifier(
     likelihood: str | Likelihood = "auto"
     local: Literal["auto", "optimal", "amortised", "stored"] = "auto"
     mixing: Literal["auto", "identity", "factor"] = "auto"
-    latents: Literal["gp", "linear", "linear-mean-field", "linear-point"] = "gp"
+    latents: Literal["auto", "gp", "landmarks", "linear", "linear-mean-field", "linear-point"] = "auto"
     n_mean_points: int | Literal["auto"] = "auto"
     n_sampled_classes: int | float | Literal["auto"] | None = "auto"
     class_sampling: Literal["frequency", "uniform", "pair"] = "frequency"
@@ -175,7 +175,10 @@ class MultiClassGPClassifier(
         if kind == "auto":
             kind = "unit" if data is None or scipy.sparse.issparse(data.x) else "standard"
         n_classes = params["n_latent"] if params["mixing"] == "identity" and isinstance(params["n_latent"], int) else 2
-        return class_params(params, features=kind, n_classes=n_classes if data is None else data.y.shape[1])
+        if data is not None:
+            n_classes = data.y.shape[1]
+        n_rows = 1 if data is None else data.x.shape[0]
+        return class_params(latents_asked(params, n_rows=n_rows, n_labels=n_classes), features=kind, n_classes=n_classes)
 
     @classmethod
     def _takes(cls, likelihood: type[Likelihood]) -> bool:

@@ -25,9 +25,9 @@ from extremegp.prediction.known_labels import GivenVariance
 from extremegp.prediction.label_index import LabelIndex
 from extremegp.prediction.predictor import Predictor, RankedBy, check_given, stack
 from extremegp.settings.domains import choice
-from extremegp.settings.resolve import label_propensities
+from extremegp.settings.resolve import label_propensities, latents_asked
 
-_FIXED = {"mixing": "factor", "latents": "gp", "local": "optimal", "n_mean_points": "auto"}
+_FIXED = {"mixing": "factor", "local": "optimal", "n_mean_points": "auto"}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -150,7 +150,8 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             choice("likelihood", likelihood, ("bernoulli",))
         elif not self._takes(type(likelihood)):
             raise SettingsError(f"likelihood={type(likelihood).__name__} is not of many labels per row")
-        return params | _FIXED
+        n_rows, n_labels = (1, 1) if data is None else (data.x.shape[0], data.y.shape[1])
+        return _FIXED | latents_asked(params, n_rows=n_rows, n_labels=n_labels)
 
     @property
     def _has_counts(self) -> bool:

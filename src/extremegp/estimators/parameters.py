@@ -138,14 +138,18 @@ class SparseGPParameters:
     """The latent functions: sparse Gaussian processes.
 
     Args:
-        kernel: "linear", "se", "se+linear", "matern12", "matern32", "matern52", "arccos0" or "arccos1" with one weight
+        latents: "landmarks" are Gaussian processes with rows of the training data as inducing inputs, a function for
+            each label or class, whose kernel is learnt in closed form beforehand: exact where all rows are taken, and
+            quick. "gp" are sparse Gaussian processes with all the choices below. "auto" is "landmarks" where none of
+            these is asked for and rows times labels are moderate.
+        kernel: of "gp": "linear", "se", "se+linear", "matern12", "matern32", "matern52", "arccos0" or "arccos1" with one weight
             for all features; "linear-ell", "ard", "ard+linear", "matern12-ard" and so on with one for each; "se-p-ell"
-            with one for each latent function. "+white" after any of them adds white noise. Or a `Kernel` of your own.
+            with one for each latent function. "+white" after any of them adds white noise. Or a `Kernel` of your own. "auto" is "ard".
         linear_term: add an exact linear Gaussian process on the D features to every latent function; "auto" does so
             where D is at least 2 M and the mean function is zero.
         posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or "parsimonious".
         n_latent: P; "auto" is K, at most 300 where labels or classes mix the functions.
-        n_inducing: M, at most the number of rows; "auto" is 400.
+        n_inducing: M, at most the number of rows; "auto" is 400, and 2000 landmarks, or 4000 of at most 20 classes.
         inducing: where the inducing inputs live: "free" is anywhere, "subspace" the span of `n_subspace` basis vectors,
             "subspace-basis" such a span that is learnt too, "sparse" on `support_size` features each; "auto" is "free"
             up to 4096 features and "sparse" beyond. Where every class has a function, "separate" gives each M inducing
@@ -165,7 +169,8 @@ class SparseGPParameters:
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
     """
 
-    kernel: str | Kernel = "ard"
+    latents: Literal["auto", "gp", "landmarks"] = "auto"
+    kernel: str | Kernel = "auto"
     linear_term: bool | Literal["auto"] = "auto"
     posterior: str = "shared-basis"
     n_latent: int | Literal["auto"] = "auto"

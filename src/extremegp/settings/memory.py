@@ -86,7 +86,7 @@ def training_memory(
     parts = [*parts_of(model)]
     arrays = 4 * narrow + held + mixing + n_copies * (narrow + wide) + sum(part.step_elements(sizes) for part in parts)
     training: int = item_size * arrays + of_labels + sum(part.step_bytes(sizes) for part in parts) + 12 * n_stored
-    return training + (0 if model.mean_function is None else model.mean_function.fit_bytes(n_rows))
+    return training + sum(part.fit_bytes(n_rows) for part in parts)
 
 
 def _learnt(module: nn.Module) -> int:

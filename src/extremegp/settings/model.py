@@ -17,8 +17,10 @@ from extremegp.engine.latents.random_features import FEATURE_KERNELS, Frequencie
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.likelihoods.augment_reduce import Local
 from extremegp.engine.likelihoods.linear_chain import ChainObjective, Transitions
+from extremegp.engine.feature_regression import FeatureRegression
+from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.mean import RegressionMean
-from extremegp.engine.model import VariationalModel
+from extremegp.engine.model import MeanFunction, VariationalModel
 from extremegp.engine.part import Part
 from extremegp.errors import SettingsError
 from extremegp.settings.domains import choice, number
@@ -38,7 +40,7 @@ PosteriorName = Literal["shared-basis", "mean-field", "full", "full-u", "parsimo
 InducingName = Literal["free", "subspace", "subspace-basis", "sparse", "separate"]
 Space = Literal["input", "subspace"]
 MixingName = Literal["factor", "identity"]
-LatentsName = Literal["gp", "linear", "linear-mean-field", "linear-point", "random-features"]
+LatentsName = Literal["gp", "landmarks", "linear", "linear-mean-field", "linear-point", "random-features"]
 LinearTermPosterior = Literal["shared", "point"]
 
 _MOST = 2**40
@@ -68,10 +70,11 @@ class ModelSettings:
         relative_jitter: added to K_Z, as a fraction of its mean diagonal.
         n_mean_points: rows that the mean function is a regression on; 0 for a mean function of zero.
         n_mean_stored: stored entries of these rows; None for rows of an array.
+        n_landmark_stored: stored entries of M rows of the training data; None for rows of an array.
         propensity: whether labels that apply may be missing, each recorded with a propensity of its own.
         likelihood: of the labels, by its name or as an object.
         mixing: K utilities from P latent functions, or one from each ("identity", P = K).
-        latents: sparse GPs, (deep) GPs by random features, or linear functions whose posterior is of this family (T
+        latents: sparse GPs, GPs with rows of the training data as inducing inputs that correct a regression, (deep) GPs by random features, or linear functions whose posterior is of this family (T
             3.22).
         local: how a likelihood with parameters for every instance finds them.
         n_local_rows: rows that have stored ones; 0 without.
@@ -80,6 +83,7 @@ class ModelSettings:
         prior_variance: of linear coefficients: where they start, or, of points, stay.
         linear_posterior: family of the posterior of the linear term.
         learn_scales: whether scales of an identity mixing are learnt.
+        learn_bias: whether its biases are; else labels have their frequencies under the prior.
         bias_variance: of the prior of the biases of an identity mixing; None for none.
         ard: one lengthscale per input of a layer of random features.
         frequencies: how the spectral frequencies are learnt, see `RandomFeatures`.
@@ -108,6 +112,7 @@ class ModelSettings:
     relative_jitter: float = 1e-6
     n_mean_points: int = 0
     n_mean_stored: int | None = 0
+    n_landmark_stored: int | None = 0
     propensity: bool = False
     likelihood: str | Likelihood = "bernoulli"
     mixing: MixingName = "factor"
@@ -119,6 +124,7 @@ class ModelSettings:
     prior_variance: float = 1.0
     linear_posterior: LinearTermPosterior = "shared"
     learn_scales: bool = True
+    learn_bias: bool = True
     bias_variance: float | None = None
     ard: bool = True
     frequencies: Frequencies = "prior-fixed"
@@ -145,13 +151,19 @@ class ModelSettings:
         own = self.likelihood
         likelihood = LIKELIHOODS[own].make(self) if isinstance(own, str) else copy.deepcopy(own)
         n_utilities = likelihood.n_utilities(k)
-        mixing, mean = MIXINGS[self.mixing].make(self, n_utilities), None
+        mixing = MIXINGS[self.mixing].make(self, n_utilities)
+        mean: MeanFunction | None = None
+        features = None
+        if self.latents == "landmarks":
+            assert likelihood.link is not None
+            features = Landmarks(self.n_inducing, self.n_landmark_stored, self.n_features, blocks=self.blocks)
+            mean = FeatureRegression(self.n_inducing, k, link=likelihood.link)
         if self.n_mean_points:
             assert likelihood.link is not None
             mean = RegressionMean(
                 self.n_mean_points, self.n_mean_stored, self.n_features, k, link=likelihood.link, blocks=self.blocks
             )
-        return VariationalModel(self.build_latents(n_utilities), mixing, likelihood, mean)
+        return VariationalModel(self.build_latents(n_utilities), mixing, likelihood, mean, features)
 
     def build_latents(self, n_utilities: int | None = None) -> Latents:
         """The latent functions of that model."""
@@ -172,7 +184,7 @@ class ModelSettings:
     def _make_latents(self, p: int) -> Latents:
         """P functions, or their sum over blocks; kernels of sparse GPs are sums themselves."""
         make = LATENTS[self.latents].make
-        if self.latents == "gp":
+        if self.latents in ("gp", "landmarks"):
             return make(self, p)
         terms = self._of_blocks(lambda settings: make(settings, p))
         return terms[0] if len(terms) == 1 else SumLatents(terms)
@@ -257,8 +269,9 @@ class ModelSettings:
                 choice(name, getattr(self, name), (True, False))
             elif options := get_args(hint) if getattr(hint, "__origin__", None) is Literal else ():
                 choice(name, getattr(self, name), options)
-        if self.n_mean_stored is not None:
-            number("n_mean_stored", self.n_mean_stored, low=0, high=_MOST, integer=True)
+        for name in ("n_mean_stored", "n_landmark_stored"):
+            if getattr(self, name) is not None:
+                number(name, getattr(self, name), low=0, high=_MOST, integer=True)
         number("n_layers", self.n_layers, low=1, high=100, integer=True)
         number("relative_jitter", self.relative_jitter, low=0, high=1e-3)
         number("prior_variance", self.prior_variance, low=0, open_low=True)

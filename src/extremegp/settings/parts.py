@@ -19,7 +19,7 @@ from extremegp.engine.inducing import (
     SubspaceInducingInputs,
 )
 from extremegp.engine.kernels import Kernel
-from extremegp.engine.latents import DeepRandomFeatures, Latents, LinearFunctions, SparseGP
+from extremegp.engine.latents import DeepRandomFeatures, FeatureGP, Latents, LinearFunctions, SparseGP
 from extremegp.engine.likelihoods import (
     AugmentReduceLogit,
     AugmentReduceSoftmax,
@@ -175,6 +175,7 @@ INDUCING: dict[str, Entry[InducingInputs]] = {
 }
 LATENTS: dict[str, Entry[Latents]] = {
     "gp": Entry(SparseGP, _sparse_gp),
+    "landmarks": Entry(FeatureGP, lambda s, p: FeatureGP(p, s.n_inducing)),
     "linear": _linear("shared"),
     "linear-mean-field": _linear("mean-field"),
     "linear-point": _linear("point"),
@@ -185,7 +186,11 @@ MIXINGS: dict[str, Entry[Mixing]] = {
     "identity": Entry(
         IdentityMixing,
         lambda s, n: IdentityMixing(
-            torch.zeros(n), torch.zeros(n), learn_scales=s.learn_scales, bias_variance=s.bias_variance
+            torch.zeros(n),
+            torch.zeros(n),
+            learn_scales=s.learn_scales,
+            learn_bias=s.learn_bias,
+            bias_variance=s.bias_variance,
         ),
     ),
 }

@@ -25,6 +25,32 @@ _MOST_LOADINGS = 5 * 10**7  # with full moments
 _MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 4096, 8192
 # Random features of wide inputs are dear: what is beyond this is reduced first, or takes linear functions.
 _MOST_RANDOM_FEATURES, _REDUCED = 50_000, 100
+# Landmarks are for as many labels as have a function each, with M numbers for the mean and as many for the variance.
+_MOST_LANDMARK_LABELS, _LANDMARKS, _FEW_LABELS = 2000, 2000, 20
+_LANDMARK_STEPS = 300
+_WITHOUT_LANDMARKS: dict[str, Any] = {
+    "linear_term": "auto",
+    "posterior": "shared-basis",
+    "n_latent": "auto",
+    "mixing": "auto",
+    "inducing": "auto",
+    "n_subspace": "auto",
+    "support_size": "auto",
+    "lengthscales_in": "input",
+    "inducing_start": "kmeans",
+    "learn_inducing": True,
+    "normalise_inducing": "auto",
+    "mean_function": "auto",
+    "n_mean_points": "auto",
+    "loadings_start": "random",
+    "n_sampled_labels": "auto",
+    "n_sampled_classes": "auto",
+    "label_sampling": "frequency",
+    "class_sampling": "frequency",
+    "local": "auto",
+    "optimizer_state": "auto",
+}
+"""What only other latent functions have, by its default."""
 _BIAS_VARIANCE = 4.0  # of the labels of sequences
 # Of sequences, by latents: steps that bring a model from its start to where more steps change little, peak rates of
 # learning, and weights of the KL: factorised posteriors of functions that share their weights are too wide, so that
@@ -32,6 +58,51 @@ _BIAS_VARIANCE = 4.0  # of the labels of sequences
 _STEPS = {"random-features": 1000, "gp": 300, "linear": 400, "linear-mean-field": 400, "linear-point": 300}
 _RATES = {"random-features": 0.01, "gp": 0.05, "linear": 0.3, "linear-mean-field": 0.3, "linear-point": 0.3}
 _KL_WEIGHTS = {"random-features": 0.3, "gp": 0.1, "linear": 0.1, "linear-mean-field": 0.1}
+
+
+def latents_asked(params: dict[str, Any], *, n_rows: int, n_labels: int) -> dict[str, Any]:
+    """An estimator's parameters with "auto" latents, kernel and mixing resolved.
+
+    Gaussian processes with landmarks are the default wherever nothing is asked for that they do not have and N x K is
+    moderate; else sparse Gaussian processes, which are trained by minibatches of any number of rows and labels.
+
+    Raises:
+        SettingsError: a parameter is outside its domain, or does not go with landmarks that are asked for.
+    """
+    latents, kernel = params["latents"], params["kernel"]
+    if latents != "auto" and latents not in LATENTS:
+        choice("latents", latents, ("auto", *LATENTS))
+    likelihood = params["likelihood"]
+    odd = [name for name, default in _WITHOUT_LANDMARKS.items() if not _is(params.get(name, default), default)]
+    if not _is(kernel, "auto"):
+        odd.insert(0, "kernel")
+    takes = likelihood == "auto" or part_class("likelihood", likelihood).has_prior
+    if latents == "auto":
+        moderate = n_rows <= _MOST_ROWS and n_rows * n_labels <= _MOST_TARGETS and n_labels <= _MOST_LANDMARK_LABELS
+        latents = "landmarks" if not odd and takes and moderate else "gp"
+    elif latents == "landmarks" and (odd or not takes):
+        what = f"{odd[0]}={params[odd[0]]!r}" if odd else f"likelihood={likelihood!r}"
+        raise SettingsError(f'latents="landmarks" does not go with {what}: leave one of them out, or use latents="gp"')
+    resolved = params | {"latents": latents, "kernel": "ard" if _is(kernel, "auto") else kernel}
+    return resolved | ({"mixing": "identity"} if latents == "landmarks" else {})
+
+
+def _is(value: Any, default: Any) -> bool:
+    """Whether a parameter has this value, whatever its type."""
+    return value is default or (type(value) is type(default) and bool(value == default))
+
+
+def landmark_count(params: dict[str, Any], *, n_rows: int, n_labels: int) -> int:
+    """M, how many rows are landmarks.
+
+    Raises:
+        SettingsError: `n_inducing` is outside its domain.
+    """
+    wanted = params["n_inducing"]
+    if wanted == "auto":
+        # Few functions leave time for features.
+        wanted = _LANDMARKS if n_labels > _FEW_LABELS else 2 * _LANDMARKS
+    return min(number("n_inducing", wanted, low=1, integer=True), n_rows)
 
 
 def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> int:
@@ -42,6 +113,8 @@ def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n
     """
     wanted = choice("mean_function", params["mean_function"], ("auto", "zero", "regression"))
     points = params["n_mean_points"]
+    if params["latents"] == "landmarks":
+        return 0
     if points == "auto":
         # As many as take about a minute, which is N points^2 multiplications.
         most = min(_MOST_POINTS, round((4e12 / n_rows) ** 0.5))
@@ -61,6 +134,7 @@ def model_settings(
     n_features: int,
     n_labels: int,
     mean_points: tuple[int, int | None] = (0, 0),
+    landmarks: tuple[int, int | None] = (1, None),
     blocks: tuple[Block, ...] = (),
 ) -> ModelSettings:
     """The model that an estimator's parameters ask for, on N x D inputs, perhaps in blocks, with K labels.
@@ -68,6 +142,25 @@ def model_settings(
     Raises:
         SettingsError: a parameter is outside its domain.
     """
+    if params["latents"] == "landmarks":
+        return ModelSettings(
+            n_features=n_features,
+            n_labels=n_labels,
+            n_latent=n_labels,
+            n_inducing=landmarks[0],
+            n_landmark_stored=landmarks[1],
+            kernel="ard",
+            posterior="mean-field",
+            normalise_inducing=False,
+            learn_inducing=False,
+            blocks=blocks,
+            propensity=params["propensity"] is not None,
+            likelihood=params["likelihood"],
+            mixing="identity",
+            latents="landmarks",
+            learn_scales=False,
+            learn_bias=False,
+        ).checked()
     mixing = params["mixing"]
     if mixing == "auto":
         # One function per class is dearer than a few mixed, but loses nothing.
@@ -285,7 +378,11 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         else number("batch_size", batch_size, low=1, integer=True)
     )
     batch_size = min(batch_size, n_rows)
-    if epochs == "auto":
+    landmarks = model.latents == "landmarks"
+    if epochs == "auto" and landmarks:
+        # Natural steps on features are there after some hundreds.
+        epochs = max(3, math.ceil(_LANDMARK_STEPS * batch_size / n_rows))
+    elif epochs == "auto":
         # A linear term learns features that few rows have, and so takes longer, unless a regression has learnt them;
         # few rows make few steps per epoch.
         passes = (10500 if model.linear_term and not model.n_mean_points else 4000) / math.sqrt(n_rows)
@@ -302,9 +399,12 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         # Measured: natural gradients end higher for all families that have them but this one. Those of a pair of
         # classes are so noisy that they need Adam's division by their size, and the robust maximum is not concave.
         unsteady = params["label_sampling"] == "pair" or not model.likelihood_class.is_concave
-        optimizer = "adam" if model.posterior == "mean-field" or unsteady else "natural"
+        mean_field = model.posterior == "mean-field" and not landmarks
+        optimizer = "adam" if mean_field or unsteady else "natural"
     natural_step = params["natural_step"]
-    if natural_step == "auto":
+    if natural_step == "auto" and landmarks:
+        natural_step = 0.3
+    elif natural_step == "auto":
         # The less noise there is in the gradient of a batch, the longer a step may be.
         natural_step = max(0.05, 0.3 * batch_size / n_rows)
     else:

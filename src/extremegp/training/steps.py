@@ -236,9 +236,10 @@ def make_optimizers(
     natural = natural_parts(model) if settings.optimizer == "natural" else []
     by_nature = {parameter for part in natural for parameter in part.natural_parameters()}
     narrow = [parameter for parameter in parameters if parameter not in by_rows | by_nature]
-    optimizers: list[torch.optim.Optimizer] = [
-        torch.optim.Adam([{"params": [parameter]} for parameter in narrow], lr=settings.learning_rate, fused=True)
-    ]
+    optimizers: list[torch.optim.Optimizer] = []
+    if narrow:
+        groups = [{"params": [parameter]} for parameter in narrow]
+        optimizers.append(torch.optim.Adam(groups, lr=settings.learning_rate, fused=True))
     if by_rows:
         wide = [{"params": [parameter]} for parameter in parameters if parameter in by_rows]
         optimizers.append(RowAdam(wide, settings.learning_rate, state=settings.optimizer_state))

@@ -2,6 +2,7 @@
 
 from extremegp.engine.latents.base import ConditionedLatents, JoinedLatents, Latents, Marginals, SumLatents
 from extremegp.engine.latents.columns import ColumnLatents
+from extremegp.engine.latents.features import FeatureGP
 from extremegp.engine.latents.linear import LinearFunctions
 from extremegp.engine.latents.random_features import DeepRandomFeatures
 from extremegp.engine.latents.sparse_gp import SparseGP

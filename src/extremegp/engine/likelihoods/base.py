@@ -12,11 +12,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.engine.batch import Batch, weighted_sum
+from extremegp.engine.latents.base import Marginals
+from extremegp.engine.mixing import IdentityMixing
 from extremegp.engine.part import Part, StepSizes
 from extremegp.engine.sparse import SparseRows
 from extremegp.engine.utilities import Utilities
 
 Link = Literal["logit", "log"]
+_PRIOR_STEPS = 200
 
 
 class Prediction(NamedTuple):
@@ -47,6 +50,7 @@ class Likelihood(Part):
         takes_known_labels: whether labels of a row that are known already can be conditioned on (T 4.37).
         takes_weights: whether the expectation counts rows, or sequences, by `Batch.weights`.
         takes_soft_labels: whether y may hold probabilities in place of labels: the expectation is that over them too.
+        has_prior: whether `prior_bias` is known.
         link: of the mean function to utilities; None where there is no regression of the labels to add to them.
         step_arrays: how many arrays of B x L numbers a step of training takes.
     """
@@ -62,6 +66,7 @@ class Likelihood(Part):
     takes_known_labels: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
     takes_soft_labels: ClassVar[bool] = False
+    has_prior: ClassVar[bool] = False
     link: ClassVar[Link | None] = None
     step_arrays: ClassVar[int] = 10
 
@@ -94,6 +99,22 @@ class Likelihood(Part):
         """Where biases start: what makes the expectation of the labels their frequencies; 0 by default."""
         return np.zeros(self.n_utilities(len(frequencies)))
 
+    def prior_bias(
+        self, frequencies: NDArray[np.float64], n_rows: int, variances: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        """Means of utilities ~ N(b_k, v_k) under which the labels are expected as often as they are: far from all data.
+
+        Args:
+            frequencies: of the labels, K.
+            n_rows: N, that keeps frequencies of 0 and 1 from infinity.
+            variances: v, K.
+        """
+        raise TypeError(f"{type(self).__name__} has no prior in closed form")
+
+    def curvature(self, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:
+        """About what -E d2 log p(y | f) / d f_k2 of a training row is, K: where the posterior's variances start."""
+        return 0.6 * frequencies * (1 - frequencies)
+
     def select(self, labels: Int[Tensor, " L"]) -> Likelihood:
         """The likelihood of L of the labels; it shares its parameters with this one."""
         return self
@@ -124,6 +145,21 @@ class ClassLikelihood(Likelihood):
 
     def start_bias(self, frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
         return log_frequencies(frequencies, n_rows)
+
+    @torch.no_grad()
+    def prior_bias(
+        self, frequencies: NDArray[np.float64], n_rows: int, variances: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        wanted = torch.from_numpy(log_frequencies(frequencies, n_rows))
+        wanted -= wanted.logsumexp(0)
+        nothing, variance = torch.zeros_like(wanted), torch.from_numpy(variances)
+        mixing, bias = IdentityMixing(nothing, nothing), wanted.clone()
+        for _ in range(_PRIOR_STEPS):
+            found = self.probabilities(Utilities(mixing, Marginals(bias[None], variance[None])))[0].log()
+            bias += (1 + variance).sqrt() * (wanted - found)
+            if float((wanted - found).abs().max()) < 1e-6:
+                break
+        return bias.numpy()
 
     def step_elements(self, sizes: StepSizes) -> int:
         return super().step_elements(sizes) * sizes.classes

@@ -18,6 +18,7 @@ from extremegp.engine.sparse import SparseRows, fill
 from extremegp.engine.utilities import Utilities
 
 _MOST_CHUNK = 1 << 20
+_PRIOR_STEPS = 60  # of halving an interval
 
 
 def _moments(
@@ -57,7 +58,7 @@ class BernoulliLabels(Likelihood):
             is relative to them, not to the difference of two that a small p_k makes of it: it grows as 1 / p_k.
     """
 
-    labels_independent = sums_over_labels = takes_known_labels = takes_weights = takes_soft_labels = True
+    labels_independent = sums_over_labels = takes_known_labels = takes_weights = takes_soft_labels = has_prior = True
     link = "logit"
     propensities: Float[Tensor, " K"] | None
 
@@ -72,6 +73,20 @@ class BernoulliLabels(Likelihood):
 
     def start_bias(self, frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
         return log_odds(frequencies, n_rows)
+
+    @torch.no_grad()
+    def prior_bias(
+        self, frequencies: NDArray[np.float64], n_rows: int, variances: NDArray[np.float64]
+    ) -> NDArray[np.float64]:
+        odds, variance = torch.from_numpy(log_odds(frequencies, n_rows)), torch.from_numpy(variances)
+        wanted = odds.sigmoid()
+        # The variance only takes probabilities nearer to one half.
+        low, high = odds - 10 * (1 + variance), odds + 10 * (1 + variance)
+        for _ in range(_PRIOR_STEPS):
+            middle = 0.5 * (low + high)
+            above = expected_sigmoid(middle, variance) > wanted
+            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
+        return (0.5 * (low + high)).numpy()
 
     def select(self, labels: Int[Tensor, " L"]) -> BernoulliLabels:
         """The likelihood of L of the labels."""
@@ -107,7 +122,7 @@ class IndependentClasses(BernoulliLabels):
     """One class out of K by K Bernoulli labels: the class is 1, all others are 0 (T section 4.5.4, MLGPF on MNIST)."""
 
     has_classes = True
-    takes_known_labels = False
+    takes_known_labels = has_prior = False
 
     def predict(self, utilities: Utilities) -> Prediction:
         """Mean utilities, and the probabilities of the labels scaled to add up to one."""

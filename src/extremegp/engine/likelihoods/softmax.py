@@ -63,6 +63,8 @@ class Softmax(SoftmaxMonteCarlo):
         n_samples: draws for every instance in that case, an even number.
     """
 
+    has_prior = True
+
     def expected_log_prob(self, utilities: Utilities, batch: Batch) -> Float[Tensor, ""]:
         """sum_i w_i (E f_ic - E log sum_k e^{f_ik}), or an estimate of it with draws that the batch's seed decides.
 

@@ -1,0 +1,162 @@
+"""A mean function for utilities: ridge regression of the labels on features, in closed form with all that it knows.
+
+With features a(x) of a Gaussian process (`Landmarks`) this is its posterior under squared loss (Rasmussen and Williams
+2006, 2.1.2 and 2.2): one division for all labels, since A'A is diagonal. Its leave-one-out predictions (5.4.2) show the
+classifier in training what the regression says of rows that it has not seen.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from extremegp.engine.likelihoods.base import Link
+from extremegp.engine.matrices import column_means
+from extremegp.engine.part import Part
+from extremegp.engine.sparse import fill
+
+NOISES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Variances of the noise, beside covariances of 1, that are tried."""
+_FLOOR = 2.2  # of what the link takes, beside the variance of the label
+_CHOOSING_ROWS, _PIECE = 3000, 4096
+_MOST_LEVERAGE = 1 - 1e-4
+
+
+class Moments(NamedTuple):
+    """Posterior of the regression g_k(x) = mu_k + a(x)'b_k, with b_k ~ N(0, s_k^2 I) beforehand.
+
+    Attributes:
+        mean: E g_k(x), B x K.
+        variance: var g_k(x) / s_k^2 of all labels alike, B, in [0, 1]: 1 where the regression knows nothing.
+    """
+
+    mean: Float[Tensor, "B K"]
+    variance: Float[Tensor, " B"]
+
+
+class FeatureRegression(Part):
+    """c (link t_k(x) - link mu_k), with t_k(x) = mu_k + a(x)'b_k the regression of label k, and c learnt.
+
+    Far from the training rows, where a = 0, this is zero. The link is the logit of labels that are present or not, and
+    the logarithm of one class out of K; t enters it by e softplus(t / e), which is t where t is well above e, about
+    twice the label's variance, and stays positive everywhere.
+
+    Args:
+        n_features: M.
+        n_labels: K.
+        link: "logit" or "log".
+    """
+
+    coefficients: Float[Tensor, "M K"]
+    frequencies: Float[Tensor, " K"]
+    amplitudes: Float[Tensor, " K"]
+    shrinkage: Float[Tensor, " M"]
+
+    def __init__(self, n_features: int, n_labels: int, *, link: Link = "logit") -> None:
+        super().__init__()
+        self.slope = nn.Parameter(torch.ones(1))
+        self.register_buffer("coefficients", torch.zeros(n_features, n_labels))
+        self.register_buffer("frequencies", torch.full((n_labels,), 0.5))
+        self.register_buffer("amplitudes", torch.ones(n_labels))
+        self.register_buffer("shrinkage", torch.ones(n_features))
+        self.link: Link = link
+
+    def forward(self, a: Float[Tensor, "B M"]) -> Float[Tensor, "B K"]:
+        """c (link t_k - link mu_k) of inputs with features a."""
+        return self.scaled(self.logits(a))
+
+    def scaled(self, logits: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
+        """c times what `logits` gave."""
+        return self.slope * logits
+
+    def logits(self, a: Float[Tensor, "B M"]) -> Float[Tensor, "B K"]:
+        """link t_k - link mu_k of inputs with features a."""
+        return self.linked(self.frequencies + a.to(self.coefficients) @ self.coefficients)
+
+    def linked(self, t: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
+        """link t - link mu of regressions t."""
+        mu = self.frequencies
+        floor = _FLOOR * mu * (1 - mu)
+        of_prior = _positive(mu, floor).log()
+        linked = _positive(t, floor).log_().sub_(of_prior)
+        if self.link == "logit":
+            linked -= _positive(1 - t, floor).log_().sub_(_positive(1 - mu, floor).log())
+        return linked
+
+    @torch.no_grad()
+    def moments(self, a: Float[Tensor, "B M"]) -> Moments:
+        """The posterior of the regression at inputs with features a."""
+        squares = a.square()
+        variance = (1 - squares.sum(1)).clamp(min=0.0) + squares @ self.shrinkage
+        return Moments(self.frequencies + a @ self.coefficients, variance)
+
+    @torch.no_grad()
+    def fit(
+        self,
+        a: Float[Tensor, "N M"],
+        y: scipy.sparse.csr_matrix,
+        *,
+        weights: NDArray[np.float64] | None = None,
+    ) -> NDArray[np.float32]:
+        """Become the regression of the labels; what it says of its own training rows when each is left out (logits).
+
+        The variance of the noise is that of `NOISES` whose leave-one-out predictions have the least squared error, on
+        some of the rows.
+
+        Args:
+            a: features of the rows, whose weighted sum of squares is diagonal.
+            y: labels, N x K.
+            weights: what each row counts; None for 1.
+        """
+        n_rows = len(a)
+        own = torch.ones(n_rows) if weights is None else torch.from_numpy(weights).float()
+        counted = float(own.sum())
+        fill(self.frequencies, np.clip(column_means(y, weights), 0.3 / (counted + 1), 1 - 0.3 / (counted + 1)))
+        squares, projected = torch.zeros(a.shape[1]), torch.zeros(a.shape[1], y.shape[1])
+        for rows, part, labels in _pieces(a, y):
+            weighed = part * own[rows, None]
+            squares += (weighed * part).sum(0)
+            projected.addmm_(weighed.T, labels - self.frequencies)
+        some = np.linspace(0, n_rows - 1, min(n_rows, _CHOOSING_ROWS)).round().astype(np.int64)
+        of_some, labels = a[some], torch.from_numpy(y[some].toarray()).float()
+
+        def left_out(part: Tensor, labels: Tensor, noise: float, own: Tensor) -> Tensor:
+            precision = squares + noise
+            hat = (own * (part.square() @ precision.reciprocal())).clamp(max=_MOST_LEVERAGE).unsqueeze(1)
+            fitted = self.frequencies + part @ (projected / precision.unsqueeze(1))
+            return (fitted - hat * labels) / (1 - hat)
+
+        def error(noise: float) -> float:
+            residuals = (labels - left_out(of_some, labels, noise, own[some])).square().sum(1)
+            return float((own[some] * residuals).sum())
+
+        noise = min(NOISES, key=error)
+        self.coefficients.copy_(projected / (squares + noise).unsqueeze(1))
+        self.shrinkage.copy_(noise / (squares + noise))
+        # s_k^2 at the maximum of the evidence: (y - mu)' (A A' + s^2 I)^-1 (y - mu) / N.
+        total = torch.zeros(y.shape[1])
+        logits = np.empty(y.shape, dtype=np.float32)
+        for rows, part, of_rows in _pieces(a, y):
+            total += own[rows] @ (of_rows - self.frequencies).square()
+            logits[rows] = self.linked(left_out(part, of_rows, noise, own[rows])).numpy()
+        explained = (projected.square() / (squares + noise).unsqueeze(1)).sum(0)
+        self.amplitudes.copy_(((total - explained) / (noise * counted)).clamp(min=0.0))
+        return logits
+
+
+def _positive(t: Tensor, floor: Tensor) -> Tensor:
+    """e softplus(t / e), about t above the floor e, and never zero in float32."""
+    return (nn.functional.softplus(t / floor) * floor).clamp_(min=1e-12)
+
+
+def _pieces(a: Float[Tensor, "N M"], y: scipy.sparse.csr_matrix):  # type: ignore[no-untyped-def]
+    """Blocks of rows, with their features and labels."""
+    for start in range(0, len(a), _PIECE):
+        rows = slice(start, min(start + _PIECE, len(a)))
+        yield rows, a[rows], torch.from_numpy(y[rows].toarray()).float()

@@ -1,0 +1,76 @@
+"""Features of inputs by way of rows of the training data: the coordinates in which a Gaussian process is linear."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extremegp.engine.blocks import Block
+from extremegp.engine.kept_rows import KeptRows
+from extremegp.engine.linalg import principal
+from extremegp.engine.part import Part, StepSizes
+from extremegp.engine.sparse import Inputs, Matrix
+
+_PIECE = 4096  # rows
+
+
+class Landmarks(Part):
+    """a(x) = W k_Z(x), with M rows Z of the training data, all of them where they are few, and a fixed kernel k.
+
+    W whitens: a(x)'a(z) is k(x, z) as far as it goes through Z, and 1 - a'a is what it lacks of k(x, x) = 1. And W
+    rotates such that the features of the training rows have a diagonal sum of squares A'A: in these coordinates ridge
+    regression of any label is a division, and the covariance (I + A' diag(lambda) A)^-1 of a posterior is diagonal
+    wherever the curvature lambda of the label is the same for all rows, and nearly so elsewhere.
+
+    Args:
+        n_points: M.
+        n_stored: stored entries of the rows; None to keep them as an array.
+        n_features: D.
+        blocks: blocks of the features.
+    """
+
+    basis: Float[Tensor, "M M"]
+
+    def __init__(
+        self, n_points: int, n_stored: int | None, n_features: int, *, blocks: Sequence[Block] = ()
+    ) -> None:
+        super().__init__()
+        self.kept = KeptRows(n_points, n_stored, n_features, blocks=blocks, lone=True)
+        self.register_buffer("basis", torch.zeros(n_points, n_points))
+
+    def __len__(self) -> int:
+        return len(self.kept)
+
+    @torch.no_grad()
+    def rotate(self, x: Matrix, weights: NDArray[np.float64] | None = None) -> Float[Tensor, "N M"]:
+        """Set W from the landmarks and the rows trained on; the features of these.
+
+        Args:
+            x: the rows, N x D.
+            weights: what each counts in A'A; None for 1.
+        """
+        like = self.basis
+        whitener = self.kept.whitener().to(like)
+        features = torch.cat([block.to(like) @ whitener for block in self.kept.covariances(x)])
+        rotation = principal(features, None if weights is None else torch.from_numpy(weights).to(like))
+        like.copy_(whitener @ rotation)
+        for part in features.split(_PIECE):
+            part.copy_(part @ rotation)
+        return features
+
+    @torch.no_grad()
+    def forward(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
+        """a(x) of rows."""
+        return torch.cat([block.to(self.basis) @ self.basis for block in self.kept.covariances(x)])
+
+    def fit_bytes(self, n_rows: int) -> int:
+        # Features of all rows; K_Z, its factors and the eigenvectors.
+        return 4 * n_rows * len(self) + 8 * 6 * len(self) ** 2
+
+    def step_elements(self, sizes: StepSizes) -> int:
+        return 3 * sizes.rows * len(self)

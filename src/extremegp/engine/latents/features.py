@@ -1,0 +1,93 @@
+"""Functions of features that are computed beforehand: Bayesian logistic regression on them, and what they leave out."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.posteriors import ConditionedPosterior, MeanField
+from extremegp.engine.sparse import Inputs
+
+_PIECE = 4096  # rows
+
+
+class FeatureGP(Latents):
+    """h_p(x) = a'v_p + r(x), v_p ~ N(0, I), r ~ N(0, 1 - a'a) for every x by itself, of inputs that are features a.
+
+    With a = L^-1 k_Z(x), K_Z = L L', and k(x, x) = 1 these are Gaussian processes with covariance k whose posterior
+    goes through M inducing inputs (T 2.13-2.18).
+
+    Args:
+        n_functions: P.
+        n_features: M.
+    """
+
+    def __init__(self, n_functions: int, n_features: int) -> None:
+        super().__init__()
+        self.n_functions = n_functions
+        self.posterior = MeanField(n_functions, n_features, variance=1.0)
+
+    @torch.no_grad()
+    def spread(self, a: Float[Tensor, "N M"], curvature: NDArray[np.float64], variance: float) -> None:
+        """Start the posterior where labels say nothing of the mean yet: variances as curvatures alike for all rows have.
+
+        Args:
+            a: features of the training rows, whose sum of squares A'A is diagonal.
+            curvature: of each label's log-likelihood in its utility, P.
+            variance: of the utilities.
+        """
+        squares = torch.cat([part.square().sum(0, keepdim=True) for part in a.split(_PIECE)]).sum(0)
+        precision = variance * torch.from_numpy(curvature).to(squares)
+        self.posterior.log_scales.copy_(-torch.log1p(precision.unsqueeze(1) * squares))
+
+    def natural_step(self, step: float, scale: float) -> None:
+        self.posterior.natural_step(step, scale)
+
+    def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedFeatureGP:
+        return ConditionedFeatureGP(self.posterior, functions)
+
+
+class ConditionedFeatureGP(ConditionedLatents):
+    """The functions under the current posterior.
+
+    Args:
+        posterior: q(v).
+        functions: which of them; None for all.
+    """
+
+    def __init__(self, posterior: MeanField, functions: Int[Tensor, " L"] | None) -> None:
+        # The mean-field posterior in whitened coordinates needs no factor of K_Z.
+        self.conditioned: ConditionedPosterior
+        self.conditioned, self._kl = posterior.condition(posterior.q_mean.new_empty(0, 0), functions)
+        self.width = self.conditioned.mean.shape[1]
+
+    def marginals(self, x: Inputs) -> Marginals:
+        assert isinstance(x, Tensor)
+        mean, variance = self.conditioned.marginals(x)
+        return Marginals(mean, variance + left_out(x))
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        assert isinstance(x, Tensor)
+        mean, _ = self.conditioned.marginals(x)
+        drawn = mean + self.conditioned.noise(x, lengths, n_draws, generator)
+        noise = torch.randn(drawn.shape, generator=generator, device=drawn.device, dtype=drawn.dtype)
+        return drawn + left_out(x).sqrt() * noise
+
+    def kl(self) -> Float[Tensor, ""]:
+        return self._kl()
+
+    def select(self, functions: Int[Tensor, " L"]) -> ConditionedFeatureGP:
+        part = object.__new__(ConditionedFeatureGP)
+        part.conditioned, part._kl, part.width = self.conditioned.select(functions), self._kl, self.width
+        return part
+
+
+def left_out(a: Float[Tensor, "B M"]) -> Float[Tensor, "B 1"]:
+    """1 - a'a, the variance of the prior that the features do not have."""
+    return (1 - a.square().sum(-1, keepdim=True)).clamp(min=0.0)

@@ -1,0 +1,258 @@
+"""Where Gaussian processes with landmarks start: kernel and amplitude, by what predicts rows held out.
+
+Weights of the features come from the regression of the labels in closed form (`learn_lengthscales`). What a classifier
+wants besides is how smooth its utilities are beside those of the regression, and how large: two numbers for all labels,
+chosen by the log-likelihood of rows held out of a part of the training rows.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extremegp.engine.batch import Batch
+from extremegp.engine.blocks import Block
+from extremegp.engine.feature_regression import FeatureRegression
+from extremegp.engine.landmarks import Landmarks
+from extremegp.engine.latents import FeatureGP
+from extremegp.engine.likelihoods.base import Likelihood
+from extremegp.engine.matrices import column_means
+from extremegp.engine.mean import Learnt, chosen, learn_lengthscales, points_kept
+from extremegp.engine.mixing import IdentityMixing
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import TrainingData
+from extremegp.engine.sparse import SparseRows, fill
+from extremegp.training.schedule import epoch_batches, one_cycle
+
+SCALES = tuple(3.0**power for power in range(-4, 3))
+AMPLITUDES = tuple(float(variance) for variance in (0.3, 1, 3, 10, 30, 100))
+"""What weights are multiplied by, and variances of utilities, that are tried."""
+_ROWS, _HELD, _LANDMARKS, _LABELS = 2400, 0.25, 500, 200
+_EPOCHS, _BATCH, _STEP, _RATE = 8, 120, 0.3, 0.05
+_FIRST = (3, 3)  # where it is looked first: a third of the weights, variance 10
+
+
+class Choice(NamedTuple):
+    """What was chosen.
+
+    Attributes:
+        learnt: weights of the features and shares of blocks, as the regression has them.
+        scale: of the weights, beside them.
+        variance: of the utilities.
+        tried: the mean log-likelihood of rows held out, by scale and variance.
+    """
+
+    learnt: Learnt
+    scale: float
+    variance: float
+    tried: dict[tuple[float, float], float]
+
+
+def choose(data: TrainingData, likelihood: Likelihood, blocks: Sequence[Block] = ()) -> Choice:
+    """The kernel and the variance of the utilities for training data.
+
+    Args:
+        data: what is trained on; its generator decides the rows that are looked at.
+        likelihood: of the labels.
+        blocks: blocks of the features.
+    """
+    learnt = learn_lengthscales(data.x, data.y, rng=data.rng, weights=data.weights, blocks=blocks)
+    trial = _Trial.of(data, likelihood, learnt, blocks)
+    if trial is None:
+        return Choice(learnt, 1.0, 1.0, {})
+    tried: dict[tuple[float, float], float] = {}
+
+    def score(scale: int, variance: int) -> float:
+        key = SCALES[scale], AMPLITUDES[variance]
+        if key not in tried:
+            tried[key] = trial.score(*key)
+        return tried[key]
+
+    at = _climbed(score, _FIRST, (len(SCALES), len(AMPLITUDES)))
+    return Choice(learnt, SCALES[at[0]], AMPLITUDES[at[1]], tried)
+
+
+def _climbed(score: Callable[[int, int], float], at: tuple[int, int], sizes: tuple[int, int]) -> tuple[int, int]:
+    """A place of a grid with no better neighbour along either axis, from one place upwards."""
+    while True:
+        neighbours = [(at[0], at[1] + 1), (at[0], at[1] - 1), (at[0] + 1, at[1]), (at[0] - 1, at[1])]
+        better = next(
+            (
+                place
+                for place in neighbours
+                if all(0 <= i < size for i, size in zip(place, sizes, strict=True)) and score(*place) > score(*at)
+            ),
+            None,
+        )
+        if better is None:
+            return at
+        # On along the same way as long as it leads up, so that few places are tried.
+        step = better[0] - at[0], better[1] - at[1]
+        at = better
+        while all(0 <= i + d < size for i, d, size in zip(at, step, sizes, strict=True)):
+            after = at[0] + step[0], at[1] + step[1]
+            if score(*after) <= score(*at):
+                break
+            at = after
+
+
+class _Trial(NamedTuple):
+    """Rows to train on and rows held out, and what is the same whatever is tried."""
+
+    landmarks: Landmarks
+    weights: Tensor
+    x: tuple[scipy.sparse.csr_matrix | NDArray[np.float32], scipy.sparse.csr_matrix | NDArray[np.float32]]
+    y: tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]
+    row_weights: tuple[NDArray[np.float64] | None, NDArray[np.float64] | None]
+    likelihood: Likelihood
+    seed: int
+
+    @classmethod
+    def of(
+        cls, data: TrainingData, likelihood: Likelihood, learnt: Learnt, blocks: Sequence[Block]
+    ) -> _Trial | None:
+        """Some rows; None where there are too few of them."""
+        rng, n_rows = data.rng, min(_ROWS, data.n_rows)
+        order = rng.choice(data.n_rows, n_rows, replace=False)
+        held = round(_HELD * n_rows)
+        if held < 1:
+            return None
+        fitted, tested = np.sort(order[held:]), np.sort(order[:held])
+        y = data.y
+        if likelihood.labels_independent and not likelihood.has_classes and y.shape[1] > _LABELS:
+            labels = np.sort(rng.choice(y.shape[1], _LABELS, replace=False))
+            y, likelihood = y[:, labels], likelihood.select(torch.from_numpy(labels))
+        x = data.x[fitted]
+        kept, n_stored = points_kept(x, min(_LANDMARKS, len(fitted)), blocks)
+        landmarks = Landmarks(kept, n_stored, data.x.shape[1], blocks=blocks)
+        rows = landmarks.kept
+        rows.keep(x[np.linspace(0, len(fitted) - 1, kept).round().astype(np.int64)])
+        if len(rows.blocks) > 1:
+            rows.shares.copy_(torch.from_numpy(learnt.shares))
+        weights = torch.from_numpy(np.exp(learnt.log_weights))
+        of_rows = (None, None) if data.weights is None else (data.weights[fitted], data.weights[tested])
+        return cls(
+            landmarks, weights, (x, data.x[tested]), (y[fitted], y[tested]), of_rows, likelihood, int(rng.integers(2**31))
+        )
+
+    def score(self, scale: float, variance: float) -> float:
+        """Mean log-likelihood of the rows held out."""
+        with torch.no_grad():
+            self.landmarks.kept.weights.copy_(self.weights * scale)
+            a, held = self.landmarks.rotate(self.x[0], self.row_weights[0]), self.landmarks(self.x[1])
+        model, logits = of_features(a, self.y[0], self.likelihood, variance, self.row_weights[0])
+        natural_fit(model, a, self.y[0], self.row_weights[0], logits, seed=self.seed)
+        with torch.no_grad():
+            predicted = self.likelihood.predict(model.utilities(model.latents.condition(), held)).expectations
+        return log_score(predicted, self.y[1], self.row_weights[1], classes=self.likelihood.has_classes)
+
+
+def of_features(
+    a: Float[Tensor, "N M"],
+    y: scipy.sparse.csr_matrix,
+    likelihood: Likelihood,
+    variance: float,
+    weights: NDArray[np.float64] | None,
+) -> tuple[VariationalModel, NDArray[np.float32]]:
+    """The model of features, as it starts, and what its mean function says of each row without the row itself."""
+    n_utilities = likelihood.n_utilities(y.shape[1])
+    frequencies = column_means(y, weights)
+    scales = torch.full((n_utilities,), 0.5 * math.log(variance))
+    bias = likelihood.prior_bias(frequencies, y.shape[0], np.full(n_utilities, variance))
+    mixing = IdentityMixing(scales, torch.from_numpy(bias).float(), learn_scales=False, learn_bias=False)
+    latents = FeatureGP(n_utilities, a.shape[1])
+    latents.spread(a, likelihood.curvature(frequencies), variance)
+    assert likelihood.link is not None
+    mean = FeatureRegression(a.shape[1], y.shape[1], link=likelihood.link)
+    return VariationalModel(latents, mixing, likelihood, mean), mean.fit(a, y, weights=weights)
+
+
+def natural_fit(
+    model: VariationalModel,
+    a: Float[Tensor, "N M"],
+    y: scipy.sparse.csr_matrix,
+    weights: NDArray[np.float64] | None,
+    mean_logits: NDArray[np.float32],
+    *,
+    seed: int,
+) -> None:
+    """A few passes over few rows."""
+    assert model.mean_function is not None
+    optimizer = torch.optim.Adam([model.mean_function.slope], lr=_RATE)
+    n_rows, step = len(a), 0
+    batches = [epoch_batches(n_rows, _BATCH, seed=seed, epoch=epoch) for epoch in range(_EPOCHS)]
+    n_steps = sum(map(len, batches))
+    for rows in (rows for epoch in batches for rows in epoch):
+        of_rows = None if weights is None else torch.from_numpy(weights[rows]).float()
+        labels = SparseRows.from_scipy(y[rows], dtype=a.dtype, device=a.device)
+        model.zero_grad()
+        elbo = model.elbo(Batch(a[rows], labels, scale=n_rows / len(rows), weights=of_rows, mean_logits=torch.from_numpy(mean_logits[rows])))
+        (-elbo.bound / n_rows).backward()  # type: ignore[no-untyped-call]
+        share = one_cycle(step / n_steps)
+        model.latents.natural_step(_STEP * share, n_rows)
+        optimizer.param_groups[0]["lr"] = _RATE * share
+        optimizer.step()
+        step += 1
+
+
+def log_score(
+    expectations: Float[Tensor, "B K"],
+    y: scipy.sparse.csr_matrix,
+    weights: NDArray[np.float64] | None,
+    *,
+    classes: bool,
+) -> float:
+    """Mean log-likelihood of labels under what is expected of them."""
+    p = expectations.double().clamp(1e-12, 1 - 1e-12)
+    of_rows = torch.zeros(len(p), dtype=torch.float64)
+    present = y.tocoo()
+    rows, columns, values = (torch.from_numpy(part) for part in (present.row, present.col, present.data.astype(float)))
+    rows, columns = rows.long(), columns.long()
+    found = p[rows, columns]
+    if classes:
+        terms = found.log()
+    else:
+        of_rows += torch.log1p(-p).sum(1)
+        terms = torch.logit(found)
+    of_rows.index_add_(0, rows, values * terms)
+    return float(np.average(of_rows.numpy(), weights=weights))
+
+
+def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Start a model of functions with landmarks, in place: its kernel, its prior, and a first posterior.
+
+    Args:
+        model: whose latent functions have landmarks and whose mixing keeps their scales.
+        data: what is trained on.
+
+    Returns:
+        The features of the training rows, of which the model is to be trained, and what its mean function says of each
+        without the row itself.
+    """
+    latents, mixing, likelihood, landmarks = model.latents, model.mixing, model.likelihood, model.features
+    assert landmarks is not None and isinstance(latents, FeatureGP) and isinstance(mixing, IdentityMixing)
+    assert isinstance(model.mean_function, FeatureRegression)
+    likelihood.start(data)
+    rows = landmarks.kept
+    choice = choose(data, likelihood, rows.blocks)
+    with torch.no_grad():
+        rows.keep(data.x[chosen(data.n_rows, len(rows))])
+        fill(rows.weights, choice.scale * np.exp(choice.learnt.log_weights))
+        if len(rows.blocks) > 1:
+            fill(rows.shares, choice.learnt.shares)
+        features = landmarks.rotate(data.x, data.weights)
+        logits = model.mean_function.fit(features, data.y, weights=data.weights)
+        mixing.log_scales.fill_(0.5 * math.log(choice.variance))
+        applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
+        variances = np.full(len(mixing.bias), choice.variance)
+        fill(mixing.bias, likelihood.prior_bias(applies, data.n_counted, variances))
+        latents.spread(features, likelihood.curvature(data.frequencies), choice.variance)
+    return features.numpy(), logits
