@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from typing import Any, ClassVar
 
@@ -111,6 +111,18 @@ class _ExpectationSum(torch.autograd.Function):
         return grad * by_mean, grad * by_variance, None, None
 
 
+class Prior(ABC):
+    """What keeps biases such that the prior expects every label as often as it is: far from all data."""
+
+    @abstractmethod
+    def follow(self, bias: Float[Tensor, " K"], variance: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """The biases under variances of the utilities that are a little different from those of `bias`."""
+
+    @abstractmethod
+    def select(self, labels: Int[Tensor, " L"]) -> Prior:
+        """That of L of the labels."""
+
+
 class FactorMixing(Mixing):
     """f = Phi h + b, so that f_k ~ N(Phi_k mean_h + b_k, (Phi_k * Phi_k) var_h).
 
@@ -121,13 +133,23 @@ class FactorMixing(Mixing):
 
     independent = False
 
-    def __init__(self, loadings: Float[Tensor, "K P"], bias: Float[Tensor, " K"]) -> None:
+    def __init__(self, loadings: Float[Tensor, "K P"], bias: Float[Tensor, " K"], *, learn_bias: bool = True) -> None:
         super().__init__()
         self.loadings = nn.Parameter(loadings)
-        self.bias = nn.Parameter(bias)
+        self.bias = nn.Parameter(bias, requires_grad=learn_bias)
+        self.prior: Prior | None = None
 
     def select(self, labels: Int[Tensor, " L"]) -> FactorMixing:
-        return FactorMixing(self.loadings.detach().index_select(0, labels), self.bias.detach().index_select(0, labels))
+        loadings, bias = (part.detach().index_select(0, labels) for part in (self.loadings, self.bias))
+        part = FactorMixing(loadings, bias, learn_bias=self.bias.requires_grad)
+        part.prior = self.prior and self.prior.select(labels)
+        return part
+
+    @torch.no_grad()
+    def project(self) -> None:
+        """Keep what the prior says of the labels, as loadings move: see `Prior`."""
+        if self.prior is not None:
+            self.bias.copy_(self.prior.follow(self.bias, self.loadings.square().sum(1)))
 
     def functions(self, labels: Int[Tensor, " L"]) -> None:
         return None

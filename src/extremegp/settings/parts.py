@@ -182,7 +182,10 @@ LATENTS: dict[str, Entry[Latents]] = {
     "random-features": Entry(DeepRandomFeatures, _random_features),
 }
 MIXINGS: dict[str, Entry[Mixing]] = {
-    "factor": Entry(FactorMixing, lambda s, n: FactorMixing(torch.zeros(n, s.n_latent), torch.zeros(n))),
+    "factor": Entry(
+        FactorMixing,
+        lambda s, n: FactorMixing(torch.zeros(n, s.n_latent), torch.zeros(n), learn_bias=s.learn_bias),
+    ),
     "identity": Entry(
         IdentityMixing,
         lambda s, n: IdentityMixing(

@@ -27,7 +27,7 @@ _MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 40
 _MOST_RANDOM_FEATURES, _REDUCED = 50_000, 100
 # Landmarks are for as many labels as have a function each, with M numbers for the mean and as many for the variance.
 _MOST_LANDMARK_LABELS, _LANDMARKS, _FEW_LABELS = 2000, 2000, 20
-_LANDMARK_STEPS = 300
+_LANDMARK_STEPS, _MOST_OWN_FUNCTIONS, _LANDMARK_FUNCTIONS = 300, 600, 100
 _WITHOUT_LANDMARKS: dict[str, Any] = {
     "linear_term": "auto",
     "posterior": "shared-basis",
@@ -84,7 +84,10 @@ def latents_asked(params: dict[str, Any], *, n_rows: int, n_labels: int) -> dict
         what = f"{odd[0]}={params[odd[0]]!r}" if odd else f"likelihood={likelihood!r}"
         raise SettingsError(f'latents="landmarks" does not go with {what}: leave one of them out, or use latents="gp"')
     resolved = params | {"latents": latents, "kernel": "ard" if _is(kernel, "auto") else kernel}
-    return resolved | ({"mixing": "identity"} if latents == "landmarks" else {})
+    if latents == "landmarks":
+        # So many labels go together, and a function for each is dear.
+        resolved["mixing"] = "identity" if n_labels <= _MOST_OWN_FUNCTIONS else "factor"
+    return resolved
 
 
 def _is(value: Any, default: Any) -> bool:
@@ -146,7 +149,7 @@ def model_settings(
         return ModelSettings(
             n_features=n_features,
             n_labels=n_labels,
-            n_latent=n_labels,
+            n_latent=n_labels if params["mixing"] == "identity" else min(n_labels, _LANDMARK_FUNCTIONS),
             n_inducing=landmarks[0],
             n_landmark_stored=landmarks[1],
             kernel="ard",
@@ -156,7 +159,7 @@ def model_settings(
             blocks=blocks,
             propensity=params["propensity"] is not None,
             likelihood=params["likelihood"],
-            mixing="identity",
+            mixing=params["mixing"],
             latents="landmarks",
             learn_scales=False,
             learn_bias=False,
@@ -403,7 +406,8 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         optimizer = "adam" if mean_field or unsteady else "natural"
     natural_step = params["natural_step"]
     if natural_step == "auto" and landmarks:
-        natural_step = 0.3
+        # What functions are mixed to moves under them.
+        natural_step = 0.3 if model.mixing == "identity" else 0.05
     elif natural_step == "auto":
         # The less noise there is in the gradient of a batch, the longer a step may be.
         natural_step = max(0.05, 0.3 * batch_size / n_rows)

@@ -26,7 +26,7 @@ from extremegp.engine.latents import FeatureGP
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.matrices import column_means
 from extremegp.engine.mean import Learnt, chosen, learn_lengthscales, points_kept
-from extremegp.engine.mixing import IdentityMixing
+from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import SparseRows, fill
@@ -36,6 +36,7 @@ SCALES = tuple(3.0**power for power in range(-4, 3))
 AMPLITUDES = tuple(float(variance) for variance in (0.3, 1, 3, 10, 30, 100))
 """What weights are multiplied by, and variances of utilities, that are tried."""
 _ROWS, _HELD, _LANDMARKS, _LABELS = 2400, 0.25, 500, 200
+_SHARED = 0.3  # variance of utilities that are mixed of functions, at the start
 _EPOCHS, _BATCH, _STEP, _RATE = 8, 120, 0.3, 0.05
 _FIRST = (3, 3)  # where it is looked first: a third of the weights, variance 10
 
@@ -169,7 +170,7 @@ def of_features(
     bias = likelihood.prior_bias(frequencies, y.shape[0], np.full(n_utilities, variance))
     mixing = IdentityMixing(scales, torch.from_numpy(bias).float(), learn_scales=False, learn_bias=False)
     latents = FeatureGP(n_utilities, a.shape[1])
-    latents.spread(a, likelihood.curvature(frequencies), variance)
+    latents.spread(a, variance * likelihood.curvature(frequencies))
     assert likelihood.link is not None
     mean = FeatureRegression(a.shape[1], y.shape[1], link=likelihood.link)
     return VariationalModel(latents, mixing, likelihood, mean), mean.fit(a, y, weights=weights)
@@ -238,7 +239,7 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
         without the row itself.
     """
     latents, mixing, likelihood, landmarks = model.latents, model.mixing, model.likelihood, model.features
-    assert landmarks is not None and isinstance(latents, FeatureGP) and isinstance(mixing, IdentityMixing)
+    assert landmarks is not None and isinstance(latents, FeatureGP)
     assert isinstance(model.mean_function, FeatureRegression)
     likelihood.start(data)
     rows = landmarks.kept
@@ -250,9 +251,17 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
             fill(rows.shares, choice.learnt.shares)
         features = landmarks.rotate(data.x, data.weights)
         logits = model.mean_function.fit(features, data.y, weights=data.weights)
-        mixing.log_scales.fill_(0.5 * math.log(choice.variance))
         applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
-        variances = np.full(len(mixing.bias), choice.variance)
+        if isinstance(mixing, FactorMixing):
+            # What labels have in common is less than what each has of its own.
+            mixing.start_loadings(data)
+            mixing.loadings.mul_(math.sqrt(_SHARED))
+            mixing.prior = likelihood.prior(applies, data.n_counted)
+            variances, curvature = mixing.loadings.square().sum(1).double().numpy(), np.full(latents.n_functions, _SHARED)
+        else:
+            mixing.log_scales.fill_(0.5 * math.log(choice.variance))
+            variances = np.full(len(mixing.bias), choice.variance)
+            curvature = choice.variance * likelihood.curvature(data.frequencies)
         fill(mixing.bias, likelihood.prior_bias(applies, data.n_counted, variances))
-        latents.spread(features, likelihood.curvature(data.frequencies), choice.variance)
+        latents.spread(features, curvature)
     return features.numpy(), logits

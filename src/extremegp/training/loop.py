@@ -295,8 +295,9 @@ class _Run:
             )
         for optimizer in self.optimizers:
             optimizer.step()
-        for part in parts_of(self.model.latents):
-            part.project()
+        for module in (self.model.latents, self.model.mixing):
+            for part in parts_of(module):
+                part.project()
         self.last_kl = float(elbo.kl.detach())
         progress.step += 1
         progress.bound_sum += bound

@@ -32,16 +32,15 @@ class FeatureGP(Latents):
         self.posterior = MeanField(n_functions, n_features, variance=1.0)
 
     @torch.no_grad()
-    def spread(self, a: Float[Tensor, "N M"], curvature: NDArray[np.float64], variance: float) -> None:
+    def spread(self, a: Float[Tensor, "N M"], curvature: NDArray[np.float64]) -> None:
         """Start the posterior where labels say nothing of the mean yet: variances as curvatures alike for all rows have.
 
         Args:
             a: features of the training rows, whose sum of squares A'A is diagonal.
-            curvature: of each label's log-likelihood in its utility, P.
-            variance: of the utilities.
+            curvature: of the log-likelihood of a row in each function, P.
         """
         squares = torch.cat([part.square().sum(0, keepdim=True) for part in a.split(_PIECE)]).sum(0)
-        precision = variance * torch.from_numpy(curvature).to(squares)
+        precision = torch.from_numpy(curvature).to(squares)
         self.posterior.log_scales.copy_(-torch.log1p(precision.unsqueeze(1) * squares))
 
     def natural_step(self, step: float, scale: float) -> None:

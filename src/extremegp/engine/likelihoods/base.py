@@ -13,7 +13,7 @@ from torch import Tensor
 
 from extremegp.engine.batch import Batch, weighted_sum
 from extremegp.engine.latents.base import Marginals
-from extremegp.engine.mixing import IdentityMixing
+from extremegp.engine.mixing import IdentityMixing, Prior
 from extremegp.engine.part import Part, StepSizes
 from extremegp.engine.sparse import SparseRows
 from extremegp.engine.utilities import Utilities
@@ -109,6 +109,10 @@ class Likelihood(Part):
             n_rows: N, that keeps frequencies of 0 and 1 from infinity.
             variances: v, K.
         """
+        raise TypeError(f"{type(self).__name__} has no prior in closed form")
+
+    def prior(self, frequencies: NDArray[np.float64], n_rows: int) -> Prior:
+        """What keeps biases as `prior_bias` has them while variances change."""
         raise TypeError(f"{type(self).__name__} has no prior in closed form")
 
     def curvature(self, frequencies: NDArray[np.float64]) -> NDArray[np.float64]:

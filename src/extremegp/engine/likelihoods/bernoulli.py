@@ -13,6 +13,7 @@ from torch import Tensor
 from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.logistic import expected_sigmoid, softplus_moments
 from extremegp.engine.likelihoods.base import Likelihood, Prediction, log_odds
+from extremegp.engine.mixing import Prior
 from extremegp.engine.part import StepSizes, TrainingData
 from extremegp.engine.sparse import SparseRows, fill
 from extremegp.engine.utilities import Utilities
@@ -88,6 +89,9 @@ class BernoulliLabels(Likelihood):
             low, high = torch.where(above, low, middle), torch.where(above, middle, high)
         return (0.5 * (low + high)).numpy()
 
+    def prior(self, frequencies: NDArray[np.float64], n_rows: int) -> Prior:
+        return _Frequencies(torch.from_numpy(log_odds(frequencies, n_rows)).sigmoid())
+
     def select(self, labels: Int[Tensor, " L"]) -> BernoulliLabels:
         """The likelihood of L of the labels."""
         return type(self)(None if self.propensities is None else self.propensities.index_select(0, labels))
@@ -116,6 +120,23 @@ class BernoulliLabels(Likelihood):
     def step_elements(self, sizes: StepSizes) -> int:
         # It goes through the labels in pieces.
         return (12 if self.propensities is None else 20) * min(sizes.rows * sizes.labels, _MOST_CHUNK)
+
+
+class _Frequencies(Prior):
+    """Labels that are expected with their frequencies."""
+
+    def __init__(self, wanted: Float[Tensor, " K"]) -> None:
+        self.wanted = wanted
+
+    def follow(self, bias: Float[Tensor, " K"], variance: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """A Newton step on the logarithm of the expectation, which is concave in the bias."""
+        _, expected, half_slope = softplus_moments(bias, variance)
+        wanted = self.wanted.to(bias)
+        step = (wanted.log() - expected.log()) * expected / (2 * half_slope).clamp(min=1e-30)
+        return bias + step.clamp(-1.0, 1.0)
+
+    def select(self, labels: Int[Tensor, " L"]) -> _Frequencies:
+        return _Frequencies(self.wanted.index_select(0, labels.to(self.wanted.device)))
 
 
 class IndependentClasses(BernoulliLabels):
