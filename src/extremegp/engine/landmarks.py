@@ -36,9 +36,7 @@ class Landmarks(Part):
 
     basis: Float[Tensor, "M M"]
 
-    def __init__(
-        self, n_points: int, n_stored: int | None, n_features: int, *, blocks: Sequence[Block] = ()
-    ) -> None:
+    def __init__(self, n_points: int, n_stored: int | None, n_features: int, *, blocks: Sequence[Block] = ()) -> None:
         super().__init__()
         self.kept = KeptRows(n_points, n_stored, n_features, blocks=blocks, lone=True)
         self.register_buffer("basis", torch.zeros(n_points, n_points))

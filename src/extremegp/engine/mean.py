@@ -7,7 +7,6 @@ share one factorisation. Its leave-one-out predictions, known in closed form (Ra
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from typing import Any, Literal, NamedTuple
 
@@ -19,22 +18,15 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.blocks import Block, Columns, columns_of
-from extremegp.engine.kernels import squared_exponential
+from extremegp.engine.lengthscales import chosen, frequencies_of, learn_lengthscales, noises
 from extremegp.engine.linalg import inverse, inverse_cholesky
-from extremegp.engine.matrices import column_means
 from extremegp.engine.part import Part, TrainingData
 from extremegp.engine.scaled_rows import ScaledRows, as_array, as_csr
 from extremegp.engine.sparse import Inputs, Matrix
 
 Link = Literal["logit", "log"]
 
-EXACT_ROWS, SUBSET_POINTS = 16384, 4096
-"""More rows than the first are represented by as many of them as the second says, unless told otherwise."""
 _FLOOR = 5e-3
-_LEAST_NOISE, _MOST_NOISE = 1e-4, 1e8
-"""Of the noise variance of a row with a weight, beside covariances of 1."""
-_SUBSET, _STEPS, _RATE = 800, 100, 0.05
-_SCALE_ROWS = 2000
 
 
 class RegressionMean(Part):
@@ -231,122 +223,11 @@ def fit_regression(
         mean.weights.copy_(torch.from_numpy(np.exp(log_weights)))
         if len(mean.blocks) > 1:
             mean.shares.copy_(torch.from_numpy(shares))
-        mean.frequencies.copy_(torch.from_numpy(_frequencies(y, weights)))
+        mean.frequencies.copy_(torch.from_numpy(frequencies_of(y, weights)))
         solve = _solve_all if kept == x.shape[0] else _solve_subset
         coefficients, left_out = solve(mean.scaled_points(), x, y, mean.frequencies, noise, precisions)
         mean.coefficients.copy_(coefficients)
         return Fitted(mean, mean.linked(left_out).float().numpy())
-
-
-class Learnt(NamedTuple):
-    """What `learn_lengthscales` learns.
-
-    Attributes:
-        log_weights: logarithms of the weights w, D.
-        noise: the variance of the noise.
-        shares: the weights of the kernels of the blocks, which add up to one.
-    """
-
-    log_weights: NDArray[np.float32]
-    noise: float
-    shares: NDArray[np.float32]
-
-
-@torch.enable_grad()
-def learn_lengthscales(
-    x: Matrix,
-    y: scipy.sparse.csr_matrix,
-    *,
-    rng: np.random.Generator,
-    weights: NDArray[np.float64] | None = None,
-    blocks: Sequence[Block] = (),
-) -> Learnt:
-    """What predicts rows left out of random subsets best.
-
-    The criterion is the squared error of the leave-one-out predictions, over all labels. Weights start alike for an
-    array; else rare features start with more than common ones. Where rows have `weights`, of mean one in the criterion,
-    a row is left out with all of its own, and the noise variance is that of a row of weight one. Of blocks, shares and
-    one scale for the weights of each are learnt: weights of all features of many kinds fit the rows left out too, and
-    then overrate words.
-    """
-    n_rows, n_features = x.shape
-    parts = columns_of(blocks) or [Columns(0, n_features, dense=not scipy.sparse.issparse(x))]
-    start = torch.from_numpy(np.concatenate([_weights_start(part, x) for part in parts])).float()
-    widths, of_blocks = torch.tensor([part.stop - part.start for part in parts]), len(parts) > 1
-    # Of one block the weights themselves move, by steps from where they start.
-    moved = (torch.zeros(len(parts)) if of_blocks else start.clone()).requires_grad_()
-    log_noise = torch.tensor(math.log(0.2 * (1.0 if weights is None else weights.mean())), requires_grad=True)
-    logits = torch.zeros(len(parts), requires_grad=of_blocks)
-    frequencies = torch.from_numpy(_frequencies(y, weights))
-
-    def of_features() -> Tensor:
-        return start + moved.repeat_interleave(widths) if of_blocks else moved
-
-    optimizer = torch.optim.Adam([moved, log_noise, *([logits] if of_blocks else [])], lr=_RATE)
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, _RATE, _STEPS, pct_start=0.2, cycle_momentum=False)
-    for _ in range(_STEPS):
-        rows = np.sort(rng.choice(n_rows, size=min(_SUBSET, n_rows), replace=False))
-        chosen, log_weights = x[rows], of_features()
-        used = np.arange(n_features)
-        if isinstance(chosen, scipy.sparse.csr_matrix):
-            used = np.flatnonzero(np.bincount(chosen.indices, minlength=n_features))
-            scale = (0.5 * log_weights.index_select(0, torch.from_numpy(used))).exp()
-            chosen = chosen[:, used].toarray()
-        else:
-            scale = (0.5 * log_weights).exp()
-        inputs = torch.from_numpy(chosen).float() * scale
-        targets = torch.from_numpy(y[rows].toarray()).float() - frequencies
-        ends = np.searchsorted(used, [part.stop for part in parts])
-        kernels = [_covariance(part) for part in inputs.tensor_split(ends[:-1].tolist(), dim=1)]
-        covariance = kernels[0]
-        if of_blocks:
-            covariance = (torch.stack(kernels) * logits.softmax(0)[:, None, None]).sum(0)
-        precisions = None if weights is None else torch.from_numpy(weights[rows]).float()
-        noise = log_noise.exp() if precisions is None else _noises(log_noise.exp(), precisions)
-        noisy = covariance + noise * torch.eye(len(rows))
-        precision = torch.cholesky_inverse(torch.linalg.cholesky(noisy))
-        residual = (precision @ targets) / precision.diagonal().unsqueeze(1)
-        optimizer.zero_grad()
-        squares = residual.square()
-        if weights is not None and precisions is not None:
-            squares = squares * (precisions / weights.mean()).unsqueeze(1)
-        squares.mean(0).sum().backward()  # type: ignore[no-untyped-call]
-        optimizer.step()
-        schedule.step()
-    return Learnt(of_features().detach().numpy(), float(log_noise.detach().exp()), logits.detach().softmax(0).numpy())
-
-
-def _weights_start(part: Columns, x: Matrix) -> NDArray[np.float64]:
-    """Where the log weights of some columns start."""
-    if part.dense and scipy.sparse.issparse(x):
-        # As many rows as a variance needs: of all, the array might not fit into memory.
-        x = x[chosen(x.shape[0], _SCALE_ROWS)]
-    x = part.of_matrix(x)
-    n_rows, n_features = x.shape
-    if isinstance(x, scipy.sparse.csr_matrix):
-        seen = np.bincount(x.indices, minlength=n_features)
-        start = np.log1p(np.log((1 + n_rows) / (1 + seen)))
-        spread = float(np.mean(x.multiply(x) @ np.exp(start)))
-    else:
-        start, spread = np.zeros(n_features), float(x.var(axis=0, dtype=np.float64).sum())
-    weights: NDArray[np.float64] = start + math.log(2 / max(spread, 1e-12))
-    return weights
-
-
-def _covariance(inputs: Float[Tensor, "B D"]) -> Float[Tensor, "B B"]:
-    norms = inputs.square().sum(1)
-    return squared_exponential(inputs @ inputs.T, norms.unsqueeze(1), norms)
-
-
-def _frequencies(y: scipy.sparse.csr_matrix, weights: NDArray[np.float64] | None) -> NDArray[np.float32]:
-    means = y.mean(axis=0) if weights is None else column_means(y, weights)
-    return np.asarray(means, dtype=np.float32).ravel()
-
-
-def _noises(noise: Tensor | float, precisions: Tensor) -> Tensor:
-    """s2 / w_i, where a row of any weight is neither certain nor unknown to single precision."""
-    least = min(float(torch.as_tensor(noise).detach()), _LEAST_NOISE)
-    return (noise / precisions).clamp(min=least, max=_MOST_NOISE)
 
 
 def _solve_all(
@@ -360,7 +241,7 @@ def _solve_all(
     """Coefficients a = (K + S)^-1 (y - mu), S = s2 I or diag s2 / w_i, and y - a / diag (K + S)^-1."""
     targets = torch.from_numpy(y.toarray()).float()
     covariance = torch.cat(list(points.covariances(points))).float()
-    covariance.diagonal().add_(noise if precisions is None else _noises(noise, precisions).float())
+    covariance.diagonal().add_(noise if precisions is None else noises(noise, precisions).float())
     precision = inverse(covariance)
     coefficients = precision @ (targets - frequencies)
     return coefficients, targets - coefficients / precision.diagonal().unsqueeze(1)
@@ -405,10 +286,3 @@ def _solve_subset(
         hat = hats.sum(1, keepdim=True).clamp(max=1 - 1e-4)
         left_out.append((frequencies + features @ solution - hat * targets) / (1 - hat))
     return inverse_root.T @ solution, torch.cat(left_out)
-
-
-def chosen(n_rows: int, n_points: int | None = None) -> NDArray[np.int64]:
-    """Numbers of all rows, or of some spread evenly over them."""
-    if n_points is None:
-        n_points = n_rows if n_rows <= EXACT_ROWS else SUBSET_POINTS
-    return np.linspace(0, n_rows - 1, min(n_points, n_rows)).round().astype(np.int64)

@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.batch import Batch
-from extremegp.engine.latents.base import ConditionedLatents, Latents
-from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.landmarks import Landmarks
+from extremegp.engine.latents.base import ConditionedLatents, Latents
+from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.mixing import Mixing
 from extremegp.engine.part import TrainingData, start_parts

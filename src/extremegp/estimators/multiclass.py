@@ -178,7 +178,9 @@ class MultiClassGPClassifier(
         if data is not None:
             n_classes = data.y.shape[1]
         n_rows = 1 if data is None else data.x.shape[0]
-        return class_params(latents_asked(params, n_rows=n_rows, n_labels=n_classes), features=kind, n_classes=n_classes)
+        return class_params(
+            latents_asked(params, n_rows=n_rows, n_labels=n_classes), features=kind, n_classes=n_classes
+        )
 
     @classmethod
     def _takes(cls, likelihood: type[Likelihood]) -> bool:

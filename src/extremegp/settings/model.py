@@ -11,14 +11,14 @@ from typing import Any, Literal, Self, get_args, get_type_hints
 
 from extremegp.engine.block_kernel import OnColumns
 from extremegp.engine.blocks import Block, columns_of
+from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.kernels import Kernel, WhiteNoise
+from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import ColumnLatents, JoinedLatents, Latents, LinearFunctions, SumLatents
 from extremegp.engine.latents.random_features import FEATURE_KERNELS, Frequencies
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.likelihoods.augment_reduce import Local
 from extremegp.engine.likelihoods.linear_chain import ChainObjective, Transitions
-from extremegp.engine.feature_regression import FeatureRegression
-from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.model import MeanFunction, VariationalModel
 from extremegp.engine.part import Part

@@ -9,8 +9,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extremegp.engine.blocks import Block
+from extremegp.engine.lengthscales import EXACT_ROWS
 from extremegp.engine.likelihoods.augment_reduce import LOCALS
-from extremegp.engine.mean import EXACT_ROWS
 from extremegp.engine.part import Part
 from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities

@@ -23,9 +23,10 @@ from extremegp.engine.blocks import Block
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import FeatureGP
+from extremegp.engine.lengthscales import Learnt, chosen, learn_lengthscales
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.matrices import column_means
-from extremegp.engine.mean import Learnt, chosen, learn_lengthscales, points_kept
+from extremegp.engine.mean import points_kept
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
@@ -117,9 +118,7 @@ class _Trial(NamedTuple):
     seed: int
 
     @classmethod
-    def of(
-        cls, data: TrainingData, likelihood: Likelihood, learnt: Learnt, blocks: Sequence[Block]
-    ) -> _Trial | None:
+    def of(cls, data: TrainingData, likelihood: Likelihood, learnt: Learnt, blocks: Sequence[Block]) -> _Trial | None:
         """Some rows; None where there are too few of them."""
         rng, n_rows = data.rng, min(_ROWS, data.n_rows)
         order = rng.choice(data.n_rows, n_rows, replace=False)
@@ -141,7 +140,13 @@ class _Trial(NamedTuple):
         weights = torch.from_numpy(np.exp(learnt.log_weights))
         of_rows = (None, None) if data.weights is None else (data.weights[fitted], data.weights[tested])
         return cls(
-            landmarks, weights, (x, data.x[tested]), (y[fitted], y[tested]), of_rows, likelihood, int(rng.integers(2**31))
+            landmarks,
+            weights,
+            (x, data.x[tested]),
+            (y[fitted], y[tested]),
+            of_rows,
+            likelihood,
+            int(rng.integers(2**31)),
         )
 
     def score(self, scale: float, variance: float) -> float:
@@ -195,7 +200,15 @@ def natural_fit(
         of_rows = None if weights is None else torch.from_numpy(weights[rows]).float()
         labels = SparseRows.from_scipy(y[rows], dtype=a.dtype, device=a.device)
         model.zero_grad()
-        elbo = model.elbo(Batch(a[rows], labels, scale=n_rows / len(rows), weights=of_rows, mean_logits=torch.from_numpy(mean_logits[rows])))
+        elbo = model.elbo(
+            Batch(
+                a[rows],
+                labels,
+                scale=n_rows / len(rows),
+                weights=of_rows,
+                mean_logits=torch.from_numpy(mean_logits[rows]),
+            )
+        )
         (-elbo.bound / n_rows).backward()  # type: ignore[no-untyped-call]
         share = one_cycle(step / n_steps)
         model.latents.natural_step(_STEP * share, n_rows)
@@ -257,7 +270,10 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
             mixing.start_loadings(data)
             mixing.loadings.mul_(math.sqrt(_SHARED))
             mixing.prior = likelihood.prior(applies, data.n_counted)
-            variances, curvature = mixing.loadings.square().sum(1).double().numpy(), np.full(latents.n_functions, _SHARED)
+            variances, curvature = (
+                mixing.loadings.square().sum(1).double().numpy(),
+                np.full(latents.n_functions, _SHARED),
+            )
         else:
             mixing.log_scales.fill_(0.5 * math.log(choice.variance))
             variances = np.full(len(mixing.bias), choice.variance)
