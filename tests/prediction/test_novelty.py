@@ -14,6 +14,7 @@ from scipy.stats import kstest
 from extremegp.data import read_xc
 from extremegp.engine.blocks import Block
 from extremegp.errors import ModelFormatError
+from extremegp.prediction import compared_rows
 from extremegp.prediction import novelty as module
 from extremegp.prediction.novelty import Novelty
 
@@ -81,6 +82,19 @@ def test_where_too_many_rows_are_trained_on_some_are_kept_and_p_values_stay_unif
     assert kstest(novelty.p_values(words(1500, 5)), "uniform").statistic < 0.08
     again = Novelty.fit(words(3000, 4))
     np.testing.assert_array_equal(novelty.left_out, again.left_out)
+
+
+@pytest.mark.parametrize("make", [words, points])
+def test_rows_are_compared_in_blocks_that_fit_into_memory(make, monkeypatch):
+    expected = Novelty.fit(make(100, 0)).p_values(make(50, 1))
+    shapes = []
+    topk = torch.Tensor.topk
+    monkeypatch.setattr(
+        torch.Tensor, "topk", lambda x, *args, **options: shapes.append(x.numel()) or topk(x, *args, **options)
+    )
+    monkeypatch.setattr(compared_rows, "_BLOCK_ELEMENTS", 700)
+    np.testing.assert_array_equal(Novelty.fit(make(100, 0)).p_values(make(50, 1)), expected)
+    assert max(shapes) == 700
 
 
 def test_few_numbers_are_kept_of_wide_rows(monkeypatch):

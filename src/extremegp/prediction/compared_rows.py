@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
 
@@ -63,7 +64,8 @@ class ComparedRows:
                 products = 2 * products - self._norms
             if own:
                 products[np.arange(len(products)), np.arange(rows.start, rows.stop)] = -np.inf
-            nearest = np.partition(products, size - k, axis=1)[:, size - k :]
+            # Many times faster than NumPy's partition.
+            nearest = torch.from_numpy(products).topk(k, dim=1).values.numpy()
             if self.directed:
                 apart = 1 - nearest.mean(axis=1)
                 found[rows] = np.where(apart < _ROUNDING, 0, apart)

@@ -28,7 +28,7 @@ from extremegp.prediction.compared_rows import ComparedRows, directed_rows, of_o
 from extremegp.storage.tensors import all_finite
 
 MOST_ROWS = 16_384
-_FEWEST_ROWS, _MOST_ENTRIES = 256, 1 << 24
+_FEWEST_ROWS, _MOST_ENTRIES = 256, 1 << 23
 """Training rows that are kept, and numbers of theirs, up to which they are all kept; but not fewer than the first."""
 _DIGITS = 5
 
