@@ -97,6 +97,18 @@ def test_rows_are_compared_in_blocks_that_fit_into_memory(make, monkeypatch):
     assert max(shapes) == 700
 
 
+def test_of_many_rows_some_have_distances_and_p_values_stay_uniform(monkeypatch):
+    monkeypatch.setattr(module, "MOST_LEFT_OUT", 400)
+    novelty, new = Novelty.fit(words(1000, 4)), words(1500, 5)
+    assert novelty.n_rows == 1000
+    assert len(novelty.left_out) == 400
+    p = novelty.p_values(new)
+    assert kstest(p, "uniform").statistic < 0.08
+    np.testing.assert_allclose(p * 401, np.round(p * 401))
+    again = Novelty.from_tensors(novelty.to_tensors(), [200], "model")
+    np.testing.assert_array_equal(again.p_values(new), p)
+
+
 def test_few_numbers_are_kept_of_wide_rows(monkeypatch):
     monkeypatch.setattr(module, "_MOST_ENTRIES", 900)
     assert Novelty.fit(points(1000, 0)).n_rows == 300

@@ -44,16 +44,18 @@ class ComparedRows:
         return directed_rows(rows, unknown) if self.directed else csr_matrix(rows / self._spread)
 
     @np.errstate(over="ignore", invalid="ignore")
-    def distances(self, queries: Callable[[slice], FloatMatrix], n: int, *, own: bool = False) -> NDArray[np.float32]:
+    def distances(
+        self, queries: Callable[[slice], FloatMatrix], n: int, *, own: NDArray[np.int64] | None = None
+    ) -> NDArray[np.float32]:
         """How far n rows are from the nearest of these in the mean.
 
         Args:
             queries: gives some of them as `prepared` makes them.
             n: how many.
-            own: whether they are these rows, none of which is a neighbour of its own.
+            own: which of these rows they are, none of which is a neighbour of its own; None for other rows.
         """
         size = self.matrix.shape[0]
-        k = min(NEIGHBOURS, size - own)
+        k = min(NEIGHBOURS, size - (own is not None))
         found = np.full(n, FARTHEST, np.float32)
         for rows in _slices(n, max(1, _BLOCK_ELEMENTS // size)) if k else ():
             block = queries(rows)
@@ -62,8 +64,8 @@ class ComparedRows:
                 products = products.toarray()
             if not self.directed:
                 products = 2 * products - self._norms
-            if own:
-                products[np.arange(len(products)), np.arange(rows.start, rows.stop)] = -np.inf
+            if own is not None:
+                products[np.arange(len(products)), own[rows]] = -np.inf
             # Many times faster than NumPy's partition.
             nearest = torch.from_numpy(products).topk(k, dim=1).values.numpy()
             if self.directed:

@@ -3,7 +3,7 @@
 The distance weighs features as the features step does and knows nothing of labels: weights that a classifier learns
 make little of whatever its labels do not depend on, and rows that differ there would then look alike.
 
-A distance is compared with those of the training rows, each of them without itself. Where a new row and the training
+A distance is compared with those of training rows, each of them without itself. Where a new row and the training
 rows are exchangeable, the share of these that are at least as far away is a p-value: at most a share of p of such rows
 has one of p or less, up to the rounding of 1 / (1 + N) (Vovk, Gammerman and Shafer 2005, chapter 4).
 """
@@ -27,7 +27,8 @@ from extremegp.errors import ModelFormatError
 from extremegp.prediction.compared_rows import ComparedRows, directed_rows, of_one_norm, without_columns
 from extremegp.storage.tensors import all_finite
 
-MOST_ROWS = 16_384
+MOST_ROWS, MOST_LEFT_OUT = 16_384, 5_000
+"""Training rows that are kept, and of these rows whose own distances are."""
 _FEWEST_ROWS, _MOST_ENTRIES = 256, 1 << 23
 """Training rows that are kept, and numbers of theirs, up to which they are all kept; but not fewer than the first."""
 _DIGITS = 5
@@ -51,14 +52,14 @@ class Novelty:
         rows: the training rows that are kept, M x D_b of every block, CSR or arrays; those that are directions are at
             unit norm but for what is unknown of them.
         directions: of which blocks only the direction of rows counts.
-        left_out: of the M rows and every block, the distance of each from the others.
+        left_out: of L of the M rows and every block, the distance of each from the others.
     """
 
     def __init__(
         self,
         rows: Sequence[FloatMatrix],
         directions: Sequence[bool],
-        left_out: Float[np.ndarray, "M n_blocks"],
+        left_out: Float[np.ndarray, "L n_blocks"],
     ) -> None:
         self._rows = [ComparedRows(*part) for part in zip(rows, directions, strict=True)]
         means = left_out.mean(axis=0, dtype=np.float64)
@@ -85,24 +86,25 @@ class Novelty:
             rare: columns that would be unknown if one of the rows that have them was missing.
         """
         chosen = _chosen(x)
+        own = _drawn(len(chosen), MOST_LEFT_OUT)
         x = x[chosen]
         shares = None if unknown is None else unknown[chosen]
         rare = np.zeros(0, np.int64) if rare is None else rare
-        kept, distances = [], np.empty((x.shape[0], max(1, len(blocks))), np.float32)
+        kept, distances = [], np.empty((len(own), max(1, len(blocks))), np.float32)
         for b, part in enumerate(columns_of(blocks) or [Columns(0, x.shape[1], dense=not issparse(x))]):
             matrix = _suited(part, x)
             directed = mostly_zero(matrix) or of_one_norm(matrix)
             rows = ComparedRows(directed_rows(matrix, _share(shares, b)) if directed else matrix, directed)
             of_block = rare[(rare >= part.start) & (rare < part.stop)] - part.start
-            queries = without_columns(rows.matrix, of_block) if directed else rows.prepared(matrix)
-            distances[:, b] = rows.distances(queries.__getitem__, x.shape[0], own=True)
+            queries = without_columns(rows.matrix[own], of_block) if directed else rows.prepared(matrix[own])
+            distances[:, b] = rows.distances(queries.__getitem__, len(own), own=own)
             kept.append(rows)
         return cls([rows.matrix for rows in kept], [rows.directed for rows in kept], distances)
 
     @property
     def n_rows(self) -> int:
         """M, how many training rows are kept."""
-        return len(self._left_out)
+        return int(self._rows[0].matrix.shape[0])
 
     def distances(self, x: FloatMatrix, unknown: Unknown | None = None) -> Float[np.ndarray, " N"]:
         """How far rows are from the nearest training rows; of one block about 1 where they are like these.
@@ -127,14 +129,17 @@ class Novelty:
         return self._joined(found)
 
     def p_values(self, x: FloatMatrix, unknown: Unknown | None = None) -> Float[np.ndarray, " N"]:
-        """(1 + how many of the M training rows are as far from the others as the row, or farther) / (1 + M).
+        """(1 + how many of L training rows are as far from the others as the row is, or farther) / (1 + L).
+
+        L is M, or 5000 where there are more.
 
         Args:
             x: inputs, N x D.
             unknown: as in `fit`.
         """
-        farther = self.n_rows - np.searchsorted(self._sorted, self.distances(x, unknown), side="left")
-        p: NDArray[np.float64] = (1 + farther) / (1 + self.n_rows)
+        size = len(self._sorted)
+        farther = size - np.searchsorted(self._sorted, self.distances(x, unknown), side="left")
+        p: NDArray[np.float64] = (1 + farther) / (1 + size)
         return p
 
     def to_tensors(self) -> dict[str, Tensor]:
@@ -177,7 +182,11 @@ class Novelty:
             or directions.shape != (n_blocks,)
         ):
             raise ModelFormatError(f"{source}: the tensors novelty.* do not fit {n_blocks} blocks of features")
-        rows = [_stored(tensors, b, (len(left_out), width), source) for b, width in enumerate(widths)]
+        first = tensors.get("0.rows", tensors.get("0.starts"))
+        n_rows = 0 if first is None or not first.ndim else len(first) - ("0.rows" not in tensors)
+        if n_rows < len(left_out):
+            raise ModelFormatError(f"{source}: the tensors novelty.* have fewer rows than distances")
+        rows = [_stored(tensors, b, (n_rows, width), source) for b, width in enumerate(widths)]
         return cls(rows, directions.tolist(), left_out.numpy())
 
     def _scaled(self, distances: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -187,7 +196,7 @@ class Novelty:
 
     def _joined(self, distances: NDArray[np.float32], *, own: bool = False) -> NDArray[np.float64]:
         """One distance of those of all blocks; `own` if they are those of training rows."""
-        scaled, size = self._scaled(distances), self.n_rows
+        scaled, size = self._scaled(distances), len(self._left_out)
         if scaled.shape[1] == 1:
             return scaled[:, 0]
         joined = np.zeros(len(scaled))
@@ -206,9 +215,14 @@ def _chosen(x: FloatMatrix) -> NDArray[np.int64]:
     # The number of stored entries where X is sparse.
     per_row = max(1, int(x.size) // n_rows)
     most = min(n_rows, MOST_ROWS, max(_FEWEST_ROWS, _MOST_ENTRIES // per_row))
-    if most == n_rows:
-        return np.arange(n_rows)
-    return np.sort(np.random.default_rng(0).choice(n_rows, most, replace=False))
+    return _drawn(n_rows, most)
+
+
+def _drawn(n: int, most: int) -> NDArray[np.int64]:
+    """All numbers below n, or as many as may be, drawn at random."""
+    if n <= most:
+        return np.arange(n)
+    return np.sort(np.random.default_rng(0).choice(n, most, replace=False))
 
 
 def _suited(part: Columns, x: FloatMatrix) -> FloatMatrix:
