@@ -32,6 +32,7 @@ SCRIPTS = (
     "posteriors.py",
     "step_speed.py",
     "calibration.py",
+    "novelty.py",
     "feature_scale.py",
     "natural_gradients.py",
     "label_sampling.py",
@@ -190,6 +191,21 @@ def test_every_script_explains_its_options(script: str) -> None:
     done = subprocess.run([sys.executable, str(BENCHMARKS / script), "--help"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert "--data DIR" in done.stdout
+
+
+@pytest.mark.slow
+def test_novelty_is_compared_with_other_ways_on_labels_and_on_classes(tmp_path: Path, datasets: Path) -> None:
+    settings = [word for setting in ("epochs=2", "n_inducing=5") for word in ("--param", setting)]
+    output, result = run(tmp_path, "novelty.py", "--sets", "tiny,mnist", *settings, datasets=datasets)
+    for name, foreign in (("tiny", {"random rows", "features permuted"}), ("mnist", {"pixels permuted"})):
+        told = result["sets"][name]["told"]
+        assert {"novelty", "logistic regression, 1 - max p", "Mahalanobis distance"} <= told.keys()
+        for parts in told.values():
+            assert parts.keys() == foreign
+            assert all(0 <= area <= 1 for of in parts.values() for area in of.values())
+        assert f"**{name}**" in output
+        assert result["sets"][name]["epistemic"].keys() == {"training", "test", *foreign}
+    assert result["sets"]["mnist"]["told"]["novelty"]["pixels permuted"]["auroc"] > 0.9
 
 
 @pytest.mark.slow

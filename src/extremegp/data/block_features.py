@@ -12,7 +12,7 @@ from scipy.sparse import csr_matrix, issparse
 from extremegp.data.features_base import Features
 from extremegp.data.rows import mapped_blocks, with_values
 from extremegp.data.validation import check_inputs
-from extremegp.engine.blocks import Block
+from extremegp.engine.blocks import Block, columns_of
 from extremegp.engine.matrices import FloatCSR, FloatMatrix, csr_of, is_mapped, row_blocks
 from extremegp.errors import DataError, ModelFormatError
 
@@ -88,6 +88,21 @@ class BlockFeatures(Features):
             return 0
         assert issparse(x)
         return int(np.count_nonzero(np.diff(x.indptr) == 0))
+
+    def unknown_shares(self, X: Any) -> NDArray[np.float32] | None:
+        inputs = self._inputs(X)
+        shares = [step.unknown_shares(inputs[name]) for name, step in self.blocks.items()]
+        if all(share is None for share in shares):
+            return None
+        none = np.zeros((_n_rows(next(iter(inputs.values()))), 1), dtype=np.float32)
+        return np.concatenate([none if share is None else share for share in shares], axis=1)
+
+    def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
+        found = [
+            step.rare_columns(part.of_matrix(x)) + part.start
+            for step, part in zip(self.blocks.values(), columns_of(self.layout), strict=True)
+        ]
+        return np.concatenate(found)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         config, arrays = super().to_state()

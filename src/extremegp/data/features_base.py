@@ -76,6 +76,25 @@ class Features(ABC):
         """How many rows of features, as `transform` gives them, are of texts without any word that is known."""
         return 0
 
+    def unknown_shares(self, X: Any) -> NDArray[np.float32] | None:
+        """What share of the squared norm of every row and block is of features that training did not keep.
+
+        Args:
+            X: as `transform` takes it.
+
+        Returns:
+            N x n_blocks numbers from 0 to 1; None where all features are known.
+        """
+        return None
+
+    def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
+        """The columns that there would not be if one of the training rows that have them was missing.
+
+        Args:
+            x: the features of the training rows.
+        """
+        return np.zeros(0, dtype=np.int64)
+
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """What `from_state` needs: a configuration that JSON can hold, and arrays by name."""
         return {"kind": self.kind, "n_features": self.n_features_in}, {}

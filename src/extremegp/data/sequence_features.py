@@ -8,12 +8,13 @@ from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.sparse import issparse
+from scipy.sparse import csr_matrix, issparse
 
 from extremegp.data.frames import is_frame
 from extremegp.data.templates import Template
-from extremegp.data.tokens import TokenFeatures, stack_arrays
-from extremegp.engine.matrices import FloatMatrix, csr_of
+from extremegp.data.tokens import TokenFeatures, stack_arrays, tokens_of
+from extremegp.engine.blocks import Block
+from extremegp.engine.matrices import FloatMatrix, column_counts, csr_of
 from extremegp.errors import DataError, ExtremeGPError, ModelFormatError, SettingsError
 
 Weighting = Literal["none", "idf"]
@@ -93,6 +94,45 @@ class SequenceFeatures:
         if x.shape[1] != self.n_features_in:
             raise DataError(f"X has {x.shape[1]} features a token, but training had {self.n_features_in}")
         return self._weighted(x), lengths
+
+    @property
+    def layout(self) -> tuple[Block, ...]:
+        """The blocks of the features: there are none."""
+        return ()
+
+    def unknown_shares(self, X: Any) -> NDArray[np.float32] | None:
+        """What share of the squared norm of every token is of features that training did not keep.
+
+        Args:
+            X: as `transform` takes it.
+
+        Returns:
+            B x 1 numbers from 0 to 1; None where tokens are numbers or hashed.
+        """
+        if self._tokens is None or self._tokens.hash_size:
+            return None
+        weights, squares = dict(zip(self._tokens.names or (), self._weights.tolist(), strict=True)), []
+        # An unknown feature weighs as much as the rarest known one.
+        largest = float(self._weights.max())
+        for names, values in tokens_of(self._read(X)[0], []):
+            own = [
+                (name in weights, (value * weights.get(name, largest)) ** 2)
+                for name, value in zip(names, values, strict=True)
+            ]
+            squares.append((sum(square for known, square in own if not known), sum(square for _, square in own)))
+        unknown, total = np.array(squares).T
+        shares: NDArray[Any] = np.divide(unknown, total, out=np.zeros_like(total), where=total > 0)
+        return shares.astype(np.float32)[:, None]
+
+    def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
+        """The columns that there would not be if one of the training tokens that have them was missing.
+
+        Args:
+            x: the features of the training tokens.
+        """
+        if self._tokens is None or self._tokens.hash_size:
+            return np.zeros(0, dtype=np.int64)
+        return np.flatnonzero(column_counts(csr_matrix(x)) <= self._tokens.min_count)
 
     def _read(self, X: Any) -> tuple[Any, bool]:
         """The sequences, expanded by the template if there is one, and whether they are matrices."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from math import log
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -12,7 +14,7 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from extremegp.data.analysis import Analyser
 from extremegp.data.features_base import Features, stored_idf
 from extremegp.data.frames import texts_of
-from extremegp.engine.matrices import FloatCSR, FloatMatrix
+from extremegp.engine.matrices import FloatCSR, FloatMatrix, column_counts
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 
 
@@ -67,6 +69,21 @@ class TextFeatures(Features):
     def n_unknown(self, x: FloatMatrix) -> int:
         assert issparse(x)
         return int(np.count_nonzero(np.diff(x.indptr) == 0))
+
+    def unknown_shares(self, X: Any) -> NDArray[np.float32]:
+        # An unknown word weighs as much as the rarest known one.
+        known, rarest = self._vectorizer.vocabulary.keys(), float(self._vectorizer.idf_.max())
+        idf = dict(zip(self._words, self._vectorizer.idf_.tolist(), strict=True))
+        shares = []
+        for text in texts_of(X):
+            counts = Counter(self.analyse(text))
+            squares = {word: ((1 + log(n)) * idf.get(word, rarest)) ** 2 for word, n in counts.items()}
+            unknown = sum(square for word, square in squares.items() if word not in known)
+            shares.append(unknown / sum(squares.values()) if unknown else 0.0)
+        return np.array(shares, dtype=np.float32)[:, None]
+
+    def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
+        return np.flatnonzero(column_counts(csr_matrix(x)) <= self.min_df)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         config, _ = super().to_state()

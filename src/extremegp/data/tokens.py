@@ -86,7 +86,7 @@ class TokenFeatures:
         lengths: list[int] = []
         columns: defaultdict[str, int] = defaultdict()
         columns.default_factory = columns.__len__
-        indices, values, indptr = _entries(_tokens(sequences, lengths), columns.__getitem__)
+        indices, values, indptr = _entries(tokens_of(sequences, lengths), columns.__getitem__)
         X: FloatCSR = csr_matrix((values, indices, indptr), shape=(len(indptr) - 1, max(1, len(columns))))
         X = _canonical(X, lengths)
         counts = np.bincount(X.indices, minlength=len(columns)).tolist()
@@ -110,7 +110,7 @@ class TokenFeatures:
         if not self.n_features:
             raise NotFittedError("these token features are not fitted; call fit_transform first")
         lengths: list[int] = []
-        tokens = _tokens(sequences, lengths)
+        tokens = tokens_of(sequences, lengths)
         if self.hash_size:
             hasher = FeatureHasher(self.hash_size, input_type="pair", dtype=np.float32)
             hashed = hasher.transform(zip(names, values, strict=True) for names, values in tokens)
@@ -247,7 +247,7 @@ def _place(row: int, lengths: Any) -> str:
     return f"token {row - (int(ends[s - 1]) if s else 0)} of sequence {s} (counted from 0)"
 
 
-def _tokens(sequences: Any, lengths: list[int]) -> Iterator[tuple[list[str], list[float]]]:
+def tokens_of(sequences: Any, lengths: list[int]) -> Iterator[tuple[list[str], list[float]]]:
     """Names and values of the features of every token; the length of a sequence is added once it was read."""
     if isinstance(sequences, _NOT_SEQUENCES) or not isinstance(sequences, Iterable):
         raise DataError(f"X must be a list of sequences of tokens, not {type(sequences).__name__}")

@@ -22,6 +22,7 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.budget import fit_within_budget
+from extremegp.estimators.distances import TellsNovelty
 from extremegp.estimators.fitting import Examples, check_dense, instance_noise
 from extremegp.estimators.kept import Kept
 from extremegp.estimators.origin import Origin, split_history
@@ -37,19 +38,21 @@ from extremegp.estimators.saved import (
     saved_feature_names,
     saved_instance_noise,
     saved_model,
+    saved_novelty,
 )
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.prediction.novelty import Novelty
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.memory import memory_limit
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.storage import models
 
-_NOISE = "instance_noise."
+_NOISE, _NOVELTY = "instance_noise.", "novelty."
 
 
-class GPEstimator(BaseEstimator):
+class GPEstimator(TellsNovelty, BaseEstimator):
     """A scikit-learn estimator with `save` and `extremegp.load`."""
 
     _target_kinds: ClassVar[tuple[str, ...]]
@@ -86,6 +89,7 @@ class GPEstimator(BaseEstimator):
         label_counts: NDArray[np.int64],
         n_rows: int,
         instance_noise: InstanceNoise | None,
+        novelty: Novelty | None,
         feature_names: list[str] | None = None,
     ) -> None:
         """Become fitted."""
@@ -99,6 +103,7 @@ class GPEstimator(BaseEstimator):
         self.label_counts_ = label_counts
         self.n_rows_ = n_rows
         self.instance_noise_ = instance_noise
+        self.novelty_ = novelty
         self.label_titles_ = None
         if isinstance(space, ClassSpace):
             self.classes_ = space.classes
@@ -113,7 +118,7 @@ class GPEstimator(BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Estimators of earlier versions were pickled without it.
-        super().__setstate__({"_kept": Kept()} | state)
+        super().__setstate__({"_kept": Kept(), "novelty_": None} | state)
 
     def _transform(self, X: Any) -> FloatMatrix:
         """The features of new inputs, which must have the columns of training if both have names.
@@ -158,6 +163,8 @@ class GPEstimator(BaseEstimator):
         tensors["label_counts"] = torch.from_numpy(self.label_counts_)
         if self.instance_noise_ is not None:
             tensors |= {f"{_NOISE}{name}": part for name, part in self.instance_noise_._asdict().items()}
+        if self.novelty_ is not None:
+            tensors |= {f"{_NOVELTY}{name}": part for name, part in self.novelty_.to_tensors().items()}
         models.write_model(folder, config, tensors)
 
     @classmethod
@@ -201,6 +208,7 @@ class GPEstimator(BaseEstimator):
             label_counts=label_counts.numpy(),
             n_rows=n_rows,
             instance_noise=saved_instance_noise(part_of(tensors, _NOISE), model, device, folder),
+            novelty=saved_novelty(part_of(tensors, _NOVELTY), features, folder),
             feature_names=saved_feature_names(config.get("feature_names"), features, folder),
         )
         estimator.origin_, estimator.format_version_ = origin, config["format_version"]

@@ -21,6 +21,7 @@ from extremegp.engine.matrices import column_counts
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns
+from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encode_as_known
 from extremegp.estimators.origin import DataOrigin, Origin, content_hash, fingerprint
 from extremegp.estimators.parameters import RunParameters
@@ -179,6 +180,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             label_counts=column_counts(y),
             n_rows=x.shape[0],
             instance_noise=None,
+            novelty=fit_novelty(features, X, x),
             feature_names=None if features.layout else column_names(X),
         )
         self.n_held_out_ = training.n_held_out

@@ -20,6 +20,7 @@ from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
 from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.classes import ClassEstimator, Uncertainty
+from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.fitting import Examples, check_lengths, split
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
 from extremegp.estimators.weights import first_gains, label_counts, weighted_mean, without_absent
@@ -150,6 +151,7 @@ class MultiClassGPClassifier(
             target_kind=space.kind,
             label_counts=label_counts(targets),
             n_rows=x.shape[0],
+            novelty=fit_novelty(features, X, x),
             feature_names=None if features.layout else column_names(X),
         )
         return self

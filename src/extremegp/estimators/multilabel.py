@@ -16,6 +16,7 @@ from extremegp.data.frames import column_names
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import RowEstimator, check_columns
+from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.fitting import Examples, check_lengths, split
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, checked_ranking, encode_as_known
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
@@ -139,6 +140,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             target_kind=target_kind,
             label_counts=label_counts(y),
             n_rows=n_rows,
+            novelty=fit_novelty(features, X, x),
             feature_names=None if features.layout else column_names(X),
         )
         return self

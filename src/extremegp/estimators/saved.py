@@ -19,6 +19,7 @@ from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.origin import Origin, joined_history
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.prediction.novelty import Novelty
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.parts import described, made
 from extremegp.storage.tensors import copy_state
@@ -111,6 +112,16 @@ def saved_instance_noise(
     ):
         raise ModelFormatError(f"{folder}: the scatter of instances does not fit {n_functions} latent functions")
     return InstanceNoise(**{name: part.to(device) for name, part in parts.items()})
+
+
+def saved_novelty(
+    parts: dict[str, torch.Tensor], features: Features | SequenceFeatures, folder: str | Path
+) -> Novelty | None:
+    """What rows are compared with to tell whether they are new, which models of earlier versions lack."""
+    if not parts:
+        return None
+    widths = [block.n_features for block in features.layout] or [features.n_features_in]
+    return Novelty.from_tensors(parts, widths, folder)
 
 
 def label_titles(titles: Any, n_labels: int, folder: str | Path) -> list[str] | None:

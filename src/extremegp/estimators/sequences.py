@@ -24,6 +24,7 @@ from extremegp.engine.likelihoods.linear_chain import ChainDraws
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import VariationalEstimator
 from extremegp.estimators.classes import ClassEstimator, Uncertainty
+from extremegp.estimators.distances import TellsTokenNovelty, fit_novelty, read_once
 from extremegp.estimators.fitting import DTYPES, Examples, split
 from extremegp.estimators.parameters import TrainingParameters
 from extremegp.estimators.weights import without_absent
@@ -37,7 +38,7 @@ _MOST_DRAWS = 100_000
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstimator):
+class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEstimator, ClassEstimator):
     """Sequence labelling by structured (deep) Gaussian processes (D chapter 4).
 
     Every token has a utility for each label, a function of its features, and every pair of neighbouring labels has one
@@ -162,6 +163,7 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
         self.check_params()
         features = self._features_step(self.get_params(deep=False))
         _refuse_soft(y)
+        X = read_once(X)
         X, y, weights = without_absent(X, y, sample_weight, of="sequence")
         x, lengths = features.fit_transform(X)
         codes, space = self._with_known_labels(*encode_label_sequences(y, lengths))
@@ -185,6 +187,7 @@ class SequenceGPClassifier(TrainingParameters, VariationalEstimator, ClassEstima
             target_kind=space.kind,
             label_counts=np.bincount(codes, minlength=len(space)),
             n_rows=len(codes),
+            novelty=fit_novelty(features, X, x),
         )
         return self
 
