@@ -57,8 +57,9 @@ class MultiClassGPClassifier(
             every visit; "auto" is "optimal", or "amortised" where classes are sampled.
         mixing: "identity" gives every class a function of its own, "factor" mixes P functions by K x P loadings; "auto"
             is "identity" up to 500 classes.
-        latents: as below; or linear functions of the features: "linear" with a Gaussian posterior whose relative variances
-            classes share, "linear-mean-field" with one for every coefficient, "linear-point" without (T 3.22).
+        latents: as of `MultiLabelGPClassifier`; or linear functions of the features: "linear" with a Gaussian posterior
+            whose relative variances classes share, "linear-mean-field" with one for every coefficient, "linear-point"
+            without (T 3.22).
         n_mean_points: rows that the regression of `mean_function` keeps, spread over the training rows: more are more
             accurate, and take N times their square of time; "auto" is all up to 16,384 rows, and at most 8192 of more.
         n_sampled_classes: classes drawn at every step to stand for all that no row of the batch has (X 10), a number or

@@ -142,9 +142,10 @@ class SparseGPParameters:
             each label or class, whose kernel is learnt in closed form beforehand: exact where all rows are taken, and
             quick. "gp" are sparse Gaussian processes with all the choices below. "auto" is "landmarks" where none of
             these is asked for and rows times labels are moderate.
-        kernel: of "gp": "linear", "se", "se+linear", "matern12", "matern32", "matern52", "arccos0" or "arccos1" with one weight
-            for all features; "linear-ell", "ard", "ard+linear", "matern12-ard" and so on with one for each; "se-p-ell"
-            with one for each latent function. "+white" after any of them adds white noise. Or a `Kernel` of your own. "auto" is "ard".
+        kernel: of "gp": "linear", "se", "se+linear", "matern12", "matern32", "matern52", "arccos0" or "arccos1" with
+            one weight for all features; "linear-ell", "ard", "ard+linear", "matern12-ard" and so on with one for each;
+            "se-p-ell" with one for each latent function. "+white" after any of them adds white noise. Or a `Kernel` of
+            your own. "auto" is "ard".
         linear_term: add an exact linear Gaussian process on the D features to every latent function; "auto" does so
             where D is at least 2 M and the mean function is zero.
         posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or "parsimonious".

@@ -74,8 +74,8 @@ class ModelSettings:
         propensity: whether labels that apply may be missing, each recorded with a propensity of its own.
         likelihood: of the labels, by its name or as an object.
         mixing: K utilities from P latent functions, or one from each ("identity", P = K).
-        latents: sparse GPs, GPs with rows of the training data as inducing inputs that correct a regression, (deep) GPs by random features, or linear functions whose posterior is of this family (T
-            3.22).
+        latents: sparse GPs; GPs with rows of the training data as inducing inputs, which correct a regression; (deep)
+            GPs by random features; or linear functions whose posterior is of this family (T 3.22).
         local: how a likelihood with parameters for every instance finds them.
         n_local_rows: rows that have stored ones; 0 without.
         transitions: of a linear chain, see `LinearChain`.

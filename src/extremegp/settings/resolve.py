@@ -26,7 +26,7 @@ _MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 40
 # Random features of wide inputs are dear: what is beyond this is reduced first, or takes linear functions.
 _MOST_RANDOM_FEATURES, _REDUCED = 50_000, 100
 # Landmarks are for as many labels as have a function each, with M numbers for the mean and as many for the variance.
-_MOST_LANDMARK_LABELS, _LANDMARKS, _FEW_LABELS = 2000, 2000, 20
+_MOST_LANDMARK_ROWS, _LANDMARKS, _FEW_LABELS = 30_000, 2000, 20
 _LANDMARK_STEPS, _MOST_OWN_FUNCTIONS, _LANDMARK_FUNCTIONS = 300, 600, 100
 _WITHOUT_LANDMARKS: dict[str, Any] = {
     "linear_term": "auto",
@@ -78,7 +78,7 @@ def latents_asked(params: dict[str, Any], *, n_rows: int, n_labels: int) -> dict
         odd.insert(0, "kernel")
     takes = likelihood == "auto" or part_class("likelihood", likelihood).has_prior
     if latents == "auto":
-        moderate = n_rows <= _MOST_ROWS and n_rows * n_labels <= _MOST_TARGETS and n_labels <= _MOST_LANDMARK_LABELS
+        moderate = n_rows <= _MOST_LANDMARK_ROWS and n_labels <= _MOST_OWN_FUNCTIONS
         latents = "landmarks" if not odd and takes and moderate else "gp"
     elif latents == "landmarks" and (odd or not takes):
         what = f"{odd[0]}={params[odd[0]]!r}" if odd else f"likelihood={likelihood!r}"

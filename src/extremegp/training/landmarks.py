@@ -193,28 +193,22 @@ def natural_fit(
     """A few passes over few rows."""
     assert model.mean_function is not None
     optimizer = torch.optim.Adam([model.mean_function.slope], lr=_RATE)
-    n_rows, step = len(a), 0
-    batches = [epoch_batches(n_rows, _BATCH, seed=seed, epoch=epoch) for epoch in range(_EPOCHS)]
-    n_steps = sum(map(len, batches))
-    for rows in (rows for epoch in batches for rows in epoch):
-        of_rows = None if weights is None else torch.from_numpy(weights[rows]).float()
-        labels = SparseRows.from_scipy(y[rows], dtype=a.dtype, device=a.device)
-        model.zero_grad()
-        elbo = model.elbo(
-            Batch(
-                a[rows],
-                labels,
-                scale=n_rows / len(rows),
-                weights=of_rows,
-                mean_logits=torch.from_numpy(mean_logits[rows]),
-            )
+    n_rows = len(a)
+    batches = [rows for epoch in range(_EPOCHS) for rows in epoch_batches(n_rows, _BATCH, seed=seed, epoch=epoch)]
+    for step, rows in enumerate(batches):
+        batch = Batch(
+            a[rows],
+            SparseRows.from_scipy(y[rows], dtype=a.dtype, device=a.device),
+            scale=n_rows / len(rows),
+            weights=None if weights is None else torch.from_numpy(weights[rows]).float(),
+            mean_logits=torch.from_numpy(mean_logits[rows]),
         )
-        (-elbo.bound / n_rows).backward()  # type: ignore[no-untyped-call]
-        share = one_cycle(step / n_steps)
+        model.zero_grad()
+        (-model.elbo(batch).bound / n_rows).backward()  # type: ignore[no-untyped-call]
+        share = one_cycle(step / len(batches))
         model.latents.natural_step(_STEP * share, n_rows)
         optimizer.param_groups[0]["lr"] = _RATE * share
         optimizer.step()
-        step += 1
 
 
 def log_score(
@@ -252,7 +246,8 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
         without the row itself.
     """
     latents, mixing, likelihood, landmarks = model.latents, model.mixing, model.likelihood, model.features
-    assert landmarks is not None and isinstance(latents, FeatureGP)
+    assert landmarks is not None
+    assert isinstance(latents, FeatureGP)
     assert isinstance(model.mean_function, FeatureRegression)
     likelihood.start(data)
     rows = landmarks.kept

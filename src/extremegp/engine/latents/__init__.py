@@ -11,6 +11,7 @@ __all__ = [
     "ColumnLatents",
     "ConditionedLatents",
     "DeepRandomFeatures",
+    "FeatureGP",
     "JoinedLatents",
     "Latents",
     "LinearFunctions",

@@ -33,7 +33,7 @@ class FeatureGP(Latents):
 
     @torch.no_grad()
     def spread(self, a: Float[Tensor, "N M"], curvature: NDArray[np.float64]) -> None:
-        """Start the posterior where labels say nothing of the mean yet: variances as curvatures alike for all rows have.
+        """Start variances as curvatures that are the same for all rows have them, and means at zero.
 
         Args:
             a: features of the training rows, whose sum of squares A'A is diagonal.
