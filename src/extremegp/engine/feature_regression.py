@@ -89,6 +89,10 @@ class FeatureRegression(Part):
             linked -= _positive(1 - t, floor).log_().sub_(_positive(1 - mu, floor).log())
         return linked
 
+    def step_scales(self) -> dict[nn.Parameter, float]:
+        # One number for all, that many steps agree about.
+        return {self.slope: 5.0}
+
     @torch.no_grad()
     def moments(self, a: Float[Tensor, "B M"]) -> Moments:
         """The posterior of the regression at inputs with features a."""

@@ -42,6 +42,7 @@ from extremegp.estimators.saved import (
 )
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.prediction.label_scatter import LabelScatter
 from extremegp.prediction.novelty import Novelty
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.memory import memory_limit
@@ -88,7 +89,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
         history: list[dict[str, float]],
         label_counts: NDArray[np.int64],
         n_rows: int,
-        instance_noise: InstanceNoise | None,
+        instance_noise: InstanceNoise | LabelScatter | None,
         novelty: Novelty | None,
         feature_names: list[str] | None = None,
     ) -> None:

@@ -28,6 +28,7 @@ from extremegp.estimators.weights import check_likelihood, first_gains, weighted
 from extremegp.metrics import TopK
 from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.prediction.label_scatter import LabelScatter, estimate_scatter
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
@@ -298,13 +299,17 @@ def split(
 
 def instance_noise(
     model: VariationalModel, data: Examples, mean_logits: NDArray[np.float32] | None, rng: np.random.Generator
-) -> InstanceNoise | None:
+) -> InstanceNoise | LabelScatter | None:
     """The scatter of instances, estimated on at most 20,000 rows with labels; None where no labels can be known."""
-    if not model.likelihood.takes_known_labels or model.mixing.independent:
+    if not model.likelihood.takes_known_labels or (model.mixing.independent and mean_logits is None):
         return None
     rows = np.flatnonzero(np.diff(data.y.indptr))
     rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))
     logits = None if mean_logits is None else mean_logits[rows]
+    if model.mixing.independent and logits is not None:
+        weights = None if data.weights is None else data.weights[rows]
+        scatter = estimate_scatter(torch.from_numpy(logits), data.y[rows], rng=rng, weights=weights)
+        return LabelScatter(scatter.loadings.to(model.mixing.bias))
     blocks = [block for _, block in Predictor(model).utilities(data.x[rows], logits)]
     latents = Marginals.concatenate([block.latents for block in blocks])
     offsets = [block.offset for block in blocks if block.offset is not None]

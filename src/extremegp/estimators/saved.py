@@ -19,6 +19,7 @@ from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.origin import Origin, joined_history
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
+from extremegp.prediction.label_scatter import LabelScatter
 from extremegp.prediction.novelty import Novelty
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.parts import described, made
@@ -97,12 +98,18 @@ def saved_instance_noise(
     model: VariationalModel | LabelTreeModel,
     device: torch.device,
     folder: str | Path,
-) -> InstanceNoise | None:
+) -> InstanceNoise | LabelScatter | None:
     """The scatter of instances, which models may lack."""
     if not parts:
         return None
     if isinstance(model, LabelTreeModel):
         raise ModelFormatError(f"{folder}: a model of label trees has no scatter of instances")
+    if parts.keys() == {"loadings"}:
+        loadings, bias = parts["loadings"], model.mixing.bias
+        fits = loadings.ndim == 2 and len(loadings) == len(bias) and loadings.dtype == bias.dtype
+        if not fits or not torch.isfinite(loadings).all() or not model.mixing.independent:
+            raise ModelFormatError(f"{folder}: the scatter of instances does not fit {len(bias)} labels")
+        return LabelScatter(loadings.to(device))
     n_functions, dtype = model.latents.n_functions, model.mixing.bias.dtype
     shapes = {name: tuple(part.shape) for name, part in parts.items()}
     if (

@@ -49,6 +49,12 @@ class InstanceNoise(NamedTuple):
     weight: Float[Tensor, ""]
     factor: Float[Tensor, "P P"]
 
+    def given(
+        self, utilities: Utilities, given: scipy.sparse.csr_matrix, *, variance: GivenVariance = "laplace"
+    ) -> Marginals:
+        """Utilities of instances some of whose labels are known, see `utilities_given`."""
+        return utilities_given(utilities, given, self, variance=variance)
+
     @classmethod
     def none(cls, like: Tensor, n_functions: int) -> InstanceNoise:
         """No scatter: V is the posterior of the functions alone, as in the papers."""
@@ -94,7 +100,7 @@ def utilities_given(
     mean, ratio = utilities.latents.mean.clone(), None
     if variance == "laplace":
         ratio = mean.new_ones(len(mean), utilities.n_utilities)
-    for rows, labels, signs in _groups(given, mean):
+    for rows, labels, signs in known_groups(given, mean):
         known = _Known(utilities, rows, labels, signs, noise)
         mean[rows] += known.shift().to(mean.dtype)
         if ratio is not None:
@@ -109,7 +115,7 @@ def mean_utilities_given(
 ) -> Float[Tensor, "B K"]:
     """The means of `utilities_given` alone, where variances are not needed."""
     mean = utilities.latents.mean.clone()
-    for rows, labels, signs in _groups(given, mean):
+    for rows, labels, signs in known_groups(given, mean):
         mean[rows] += _Known(utilities, rows, labels, signs, noise).shift().to(mean.dtype)
     return _moved(utilities, mean).means()
 
@@ -232,7 +238,7 @@ class _Known:
         return rows * self.variance[:, None] + (rows @ self.factor) @ self.factor.T
 
 
-def _groups(
+def known_groups(
     given: scipy.sparse.csr_matrix, like: Float[Tensor, "B P"]
 ) -> Iterator[tuple[Int[Tensor, " G"], Int[Tensor, "G O"], Float[Tensor, "G O"]]]:
     """Rows with known labels, grouped by their number, so that pads at most double it and memory stays bounded.

@@ -28,7 +28,8 @@ from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError
 from extremegp.metrics import TopK
 from extremegp.metrics.topk import PAD
-from extremegp.prediction.known_labels import GivenVariance, InstanceNoise, mean_utilities_given, utilities_given
+from extremegp.prediction.known_labels import GivenVariance, InstanceNoise
+from extremegp.prediction.label_scatter import LabelScatter
 
 _BLOCK_ELEMENTS = 1 << 22
 _DRAWN_ELEMENTS = 1 << 24
@@ -60,7 +61,7 @@ class Predictor:
     def __init__(
         self,
         model: VariationalModel,
-        noise: InstanceNoise | None = None,
+        noise: InstanceNoise | LabelScatter | None = None,
         *,
         given_variance: GivenVariance = "laplace",
         n_draws: int = 1,
@@ -70,7 +71,10 @@ class Predictor:
         self._conditioned = model.latents.condition(seed)
         bias = model.mixing.bias
         self._like, self._dtype, self._device = bias, bias.dtype, bias.device
-        self._noise = InstanceNoise.none(bias, model.latents.n_functions) if noise is None else noise
+        if noise is None:
+            of_functions = not model.mixing.independent
+            noise = InstanceNoise.none(bias, model.latents.n_functions) if of_functions else LabelScatter.none(bias)
+        self._noise = noise
         self._given_variance: GivenVariance = given_variance
         self._needs_dense = any(part.needs_dense for part in parts_of(model))
 
@@ -128,7 +132,7 @@ class Predictor:
                 if given is None:
                     means = utilities.means()
                 else:
-                    means = mean_utilities_given(utilities, given[rows], self._noise)
+                    means = self._noise.given(utilities, given[rows], variance="map").mean
             yield rows, means.cpu().numpy()
 
     def probabilities(
@@ -151,9 +155,7 @@ class Predictor:
                 if given is None:
                     means, probabilities = likelihood.predict(utilities)
                 else:
-                    means, variances = utilities_given(
-                        utilities, given[rows], self._noise, variance=self._given_variance
-                    )
+                    means, variances = self._noise.given(utilities, given[rows], variance=self._given_variance)
                     probabilities = likelihood.of_marginals(means, variances)
                     known = SparseRows.from_scipy(given[rows], dtype=means.dtype, device=means.device)
                     probabilities[known.rows, known.columns] = (known.values > 0).to(means.dtype)

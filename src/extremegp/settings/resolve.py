@@ -77,9 +77,10 @@ def latents_asked(params: dict[str, Any], *, n_rows: int, n_labels: int) -> dict
     if not _is(kernel, "auto"):
         odd.insert(0, "kernel")
     takes = likelihood == "auto" or part_class("likelihood", likelihood).has_prior
+    of_labels = likelihood != "auto" and part_class("likelihood", likelihood).labels_independent
     if latents == "auto":
         moderate = n_rows <= _MOST_LANDMARK_ROWS and n_labels <= _MOST_OWN_FUNCTIONS
-        latents = "landmarks" if not odd and takes and moderate else "gp"
+        latents = "landmarks" if not odd and takes and of_labels and moderate else "gp"
     elif latents == "landmarks" and (odd or not takes):
         what = f"{odd[0]}={params[odd[0]]!r}" if odd else f"likelihood={likelihood!r}"
         raise SettingsError(f'latents="landmarks" does not go with {what}: leave one of them out, or use latents="gp"')
