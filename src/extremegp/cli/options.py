@@ -291,8 +291,18 @@ Uncertainty = Annotated[
     bool,
     typer.Option(
         "--uncertainty",
-        help="Add how uncertain the class of a row is, in nats: total, of which aleatoric is in the data and "
-        "epistemic would go with more of them. For one class per row, and .jsonl, .tsv or .csv.",
+        help="Add how uncertain the labels of a row are, in nats: total, of which aleatoric is in the data and "
+        "epistemic would go with more of them; the variance of their utilities; and novelty, a p-value of the row "
+        "beside the training rows. For rows, and .jsonl, .tsv or .csv.",
+    ),
+]
+NoveltyThreshold = Annotated[
+    float | None,
+    typer.Option(
+        "--novelty-threshold",
+        metavar="P",
+        help="Mark rows that are new, whose p-value is below this, such as 0.01: that share of rows like those of "
+        "training is marked too. For rows, and .jsonl, .tsv or .csv.",
     ),
 ]
 Approximate = Annotated[

@@ -15,8 +15,9 @@ Formats by suffix of --out:
   .npz        a SciPy CSR matrix of probabilities, rows x labels
 Rows that have ids (--id-column, folders of texts) keep them ("id"), labels
 that a vocabulary names have these names too ("names", "name").
-With --uncertainty .jsonl has the keys total, aleatoric and epistemic too,
-.tsv and .csv have such columns.
+With --uncertainty .jsonl has the keys total, aleatoric, epistemic, variance
+and novelty too, .tsv and .csv have such columns; with --novelty-threshold
+the key or column novel, true or false.
 
 \b
 Sequences: the columns of DATA, its labels among them if it has them, then
@@ -71,6 +72,7 @@ def predict(
     by: options.By = None,
     given: options.Given = None,
     uncertainty: options.Uncertainty = False,
+    novelty_threshold: options.NoveltyThreshold = None,
     approximate: options.Approximate = None,
     k_best: options.KBest = None,
     probabilities: options.Probabilities = False,
@@ -109,6 +111,7 @@ def predict(
         by=by or "probability",
         given=given,
         uncertainty=uncertainty,
+        novelty_threshold=novelty_threshold,
         approximate=approximate,
         k_best=k_best,
         probabilities=probabilities,

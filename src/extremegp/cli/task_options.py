@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
 _ROWS: tuple[TaskName, ...] = ("multilabel", "multiclass")
 _LABELS: tuple[TaskName, ...] = ("multilabel",)
-_CLASSES: tuple[TaskName, ...] = ("multiclass",)
 _SEQUENCES: tuple[TaskName, ...] = ("sequence",)
 
 TASKS_OF: dict[str, tuple[TaskName, ...]] = {
@@ -25,7 +24,7 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     ),
     **dict.fromkeys(("--propensity", "--by", "--threshold", "--given", "--approximate", "--labels-names"), _LABELS),
     **dict.fromkeys(("--labels-column", "--label-columns", "--label-separator", "--vocabulary", "--language"), _LABELS),
-    "--uncertainty": _CLASSES,
+    **dict.fromkeys(("--uncertainty", "--novelty-threshold"), _ROWS),
     **dict.fromkeys(
         ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
     ),

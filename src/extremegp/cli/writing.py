@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import math
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -113,7 +114,7 @@ def _write_text(stream: IO[bytes], suffix: str, blocks: Iterator[Best], names: l
         for i, values in enumerate(extra):
             pairs = zip(labels[i].tolist(), probabilities[i].tolist(), strict=True)
             ranked = [(label, _rounded(p)) for label, p in pairs if label >= 0]
-            by_name = dict(zip(layout.measures, map(_rounded, values), strict=True))
+            by_name = {name: _told(name, value) for name, value in zip(layout.measures, values, strict=True)}
             row = _Row(n_rows, None if ids_of_block is None else ids_of_block[i], ranked, by_name)
             stream.write(_lines(suffix, row, names, layout.titles).encode())
             n_rows += 1
@@ -127,7 +128,7 @@ class _Row(NamedTuple):
     number: int
     id: str | None
     ranked: list[tuple[int, float]]
-    measured: dict[str, float]
+    measured: dict[str, float | bool | None]
 
 
 def _lines(suffix: str, row: _Row, names: list[str], titles: Sequence[str] | None) -> str:
@@ -147,6 +148,13 @@ def _lines(suffix: str, row: _Row, names: list[str], titles: Sequence[str] | Non
         title = [] if titles is None else [titles[label]]
         writer.writerow([row.number, *ids.values(), rank, names[label], *title, p, *row.measured.values()])
     return text.getvalue()
+
+
+def _told(name: str, value: float) -> float | bool | None:
+    """A measure as it is written: none where the model cannot tell."""
+    if math.isnan(value):
+        return None
+    return bool(value) if name == "novel" else _rounded(value)
 
 
 def _rounded(value: float) -> float:

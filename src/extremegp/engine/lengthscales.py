@@ -27,7 +27,7 @@ EXACT_ROWS, SUBSET_POINTS = 16384, 4096
 """More rows than the first are represented by as many of them as the second says, unless told otherwise."""
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e8
 """Of the noise variance of a row with a weight, beside covariances of 1."""
-_SUBSET, _STEPS, _RATE = 800, 100, 0.05
+_SUBSET, _STEPS, _RATE = 800, 70, 0.06
 _SCALE_ROWS = 2000
 _MOST_TARGETS = 128
 _SPREAD = 1.5  # standard deviation of log weights around what they have in common

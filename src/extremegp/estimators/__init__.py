@@ -10,17 +10,18 @@ import torch
 from extremegp.engine.part import Part
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
-from extremegp.estimators.classes import Uncertainty
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
 from extremegp.estimators.sequences import SequenceGPClassifier
+from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty
 from extremegp.storage import models
 
 __all__ = [
     "GPEstimator",
     "LabelTreeGPClassifier",
+    "LabelUncertainty",
     "MultiClassGPClassifier",
     "MultiLabelEstimator",
     "MultiLabelGPClassifier",

@@ -40,6 +40,7 @@ from extremegp.estimators.saved import (
     saved_model,
     saved_novelty,
 )
+from extremegp.estimators.uncertainty import TellsUncertainty
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter
@@ -339,7 +340,7 @@ class VariationalEstimator(GPEstimator):
         return settings
 
 
-class RowEstimator(VariationalEstimator):
+class RowEstimator(VariationalEstimator, TellsUncertainty):
     """A scikit-learn estimator with a `VariationalModel` of rows."""
 
     features_: Features

@@ -3,28 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any, NamedTuple
-
-import numpy as np
-from numpy.typing import NDArray
+from typing import Any
 
 from extremegp.data import ClassSpace
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
-
-
-class Uncertainty(NamedTuple):
-    """How uncertain the class of every row is, in nats, and why; by draws of the functions.
-
-    Attributes:
-        total: entropy of the class probabilities, N.
-        aleatoric: what would be left if the functions were known: mean entropy under draws of them, N.
-        epistemic: what more data would take away: mutual information of class and functions, total - aleatoric, N.
-    """
-
-    total: NDArray[np.float32]
-    aleatoric: NDArray[np.float32]
-    epistemic: NDArray[np.float32]
 
 
 class ClassEstimator(GPEstimator):

@@ -47,6 +47,12 @@ class TellsNovelty:
         novelty = self._kept_novelty()
         return novelty.p_values(self._transform(X), self.features_.unknown_shares(X))
 
+    def novelty_of(self, X: Any) -> NDArray[Any]:
+        """As `predict_novelty`, and NaN where the model cannot tell."""
+        if self.novelty_ is None:
+            return np.full(self._transform(X).shape[0], np.nan)
+        return self.predict_novelty(X)
+
     def _kept_novelty(self) -> Novelty:
         check_is_fitted(self, "model_")
         if self.novelty_ is None:

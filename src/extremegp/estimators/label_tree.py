@@ -25,6 +25,7 @@ from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encode_as_known
 from extremegp.estimators.origin import DataOrigin, Origin, content_hash, fingerprint
 from extremegp.estimators.parameters import RunParameters
+from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.settings.domains import number
@@ -229,6 +230,22 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         check_is_fitted(self, "model_")
         model = self.model_
         return self._kept.get("predictor", lambda: LabelTreePredictor(model), model.combiner, model)
+
+    def predict_uncertainty(self, X: Any) -> Uncertainty:
+        """How uncertain the labels of every row are, as far as the last stage tells.
+
+        The posterior is that of the Gaussian process of the evidence; the trees keep none of their weights. How far a
+        row is from the training rows is a matter of `novelty`.
+
+        Args:
+            X: as in `fit`.
+
+        Raises:
+            DataError: X cannot be used.
+        """
+        x = self._transform(X)
+        parts = [parts for _, *parts in self.predictor().uncertainty(x)]
+        return uncertainty(*map(np.concatenate, zip(*parts, strict=True)), self.novelty_of(X))
 
     def _likely(self, x: FloatMatrix) -> Iterator[scipy.sparse.csr_matrix]:
         for rows, evidence, _, probabilities in self.predictor().candidates(x):

@@ -19,7 +19,7 @@ from extremegp.data.soft_labels import are_class_probabilities, class_probabilit
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
 from extremegp.estimators.base import RowEstimator, check_columns
-from extremegp.estimators.classes import ClassEstimator, Uncertainty
+from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.fitting import Examples, check_lengths, split
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
@@ -222,13 +222,6 @@ class MultiClassGPClassifier(
         x, predictor = self._transform(X), self.predictor()
         k = min(number("k", k, low=1, integer=True), self.settings_.n_labels)
         return TopK.concatenate([TopK.from_scores(block, k) for _, block in predictor.probabilities(x)])
-
-    def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """How uncertain the class of every row is, split into what more data could and could not take away."""
-        x, predictor = self._transform(X), self.predictor()
-        parts = [(total, aleatoric) for _, _, total, aleatoric in predictor.class_uncertainty(x)]
-        total, aleatoric = (np.concatenate(blocks).astype(np.float32) for blocks in zip(*parts, strict=True))
-        return Uncertainty(total, aleatoric, total - aleatoric)
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of soft labels the expected one.

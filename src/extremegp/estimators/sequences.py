@@ -23,10 +23,11 @@ from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.likelihoods.linear_chain import ChainDraws
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import VariationalEstimator
-from extremegp.estimators.classes import ClassEstimator, Uncertainty
+from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.distances import TellsTokenNovelty, fit_novelty, read_once
 from extremegp.estimators.fitting import DTYPES, Examples, split
 from extremegp.estimators.parameters import TrainingParameters
+from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import without_absent
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.domains import choice, number
@@ -309,16 +310,21 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         """How uncertain the label of every token is, split into what more data could and could not take away.
 
         Returns:
-            For every sequence the entropy of its tokens' marginals, their mean entropy at draws of the posterior, and
-            the difference of the two; T numbers each, in nats.
+            For every sequence T numbers each: the entropy of its tokens' marginals, their mean entropy at draws of the
+            posterior, the difference of the two, all in nats; the variance of the tokens' utilities over the draws; and
+            the tokens' p-values.
         """
 
         def parts(block: ChainDraws) -> torch.Tensor:
             marginals = block.marginals()
             total, aleatoric = _entropy(marginals.mean(0)), _entropy(marginals).mean(0)
-            return torch.stack([total, aleatoric, total - aleatoric], dim=-1)
+            variance = chain.unpad(block.unary.var(0, correction=0), block.lengths).mean(-1)
+            return torch.stack([total, aleatoric, variance], dim=-1)
 
-        return [Uncertainty(*part.T) for part in self._of_tokens(X, parts)]
+        X = read_once(X)
+        found = self._of_tokens(X, parts)
+        novelty = [np.full(len(part), np.nan) for part in found] if self.novelty_ is None else self.predict_novelty(X)
+        return [uncertainty(*part.T, of_tokens) for part, of_tokens in zip(found, novelty, strict=True)]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Token accuracy: the share of all tokens whose label `predict` has right.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import scipy.sparse
+import scipy.special
 from numpy.typing import NDArray
 
 from extremegp.engine.sparse import Matrix
@@ -38,6 +39,25 @@ class LabelTreePredictor:
             ):
                 utilities[pairs], probabilities[pairs] = mean[:, 0], probability[:, 0]
             yield rows, evidence, utilities, probabilities
+
+    def uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        """Rows, entropies of their labels in nats, the expectations of these, and the mean variance of the utilities.
+
+        The posterior is that of the last stage, the Gaussian process of the evidence: it does not know how sure trees
+        and neighbours are of theirs. Labels that are no candidates add the background's entropy.
+        """
+        background = float(self.model.background)
+        of_other = float(scipy.special.entr([background, 1 - background]).sum())
+        inputs = scipy.sparse.csr_matrix(x, dtype=np.float32)
+        for rows in row_blocks(inputs.shape[0]):
+            evidence = self.model.evidence(inputs[rows])
+            counts = np.bincount(evidence.rows, minlength=rows.stop - rows.start)
+            sums = np.zeros((3, len(counts)))
+            for pairs, *parts in self._combiner.uncertainty(self.model.scaled(evidence).numpy()):
+                for total, part in zip(sums, parts, strict=True):
+                    total += np.bincount(evidence.rows[pairs], part[:, 0], minlength=len(counts))
+            others = (self.model.settings.n_labels - counts) * of_other
+            yield rows, sums[0] + others, sums[1] + others, sums[2] / np.maximum(counts, 1)
 
     def top(self, x: Matrix, k: int, by: RankedBy = "probability") -> Iterator[Ranked]:
         """The k best candidates of every row; see `Predictor.top`. Rows with fewer end in pads."""

@@ -32,7 +32,7 @@ from extremegp.engine.latents.base import Marginals
 from extremegp.engine.utilities import Utilities
 from extremegp.prediction.known_labels import GivenVariance, find_mode, known_groups, solver
 
-_MOST_FACTORS, _BATCH, _STEPS, _RATE, _NEWTON = 20, 200, 120, 0.05, 3
+_MOST_FACTORS, _BATCH, _STEPS, _RATE, _NEWTON = 20, 200, 80, 0.06, 3
 _MOST_LABELS = 1000
 _CALIBRATION_STEPS, _CALIBRATION_RATE = 120, 0.1
 _MACKAY = math.pi / 8
@@ -99,7 +99,7 @@ def estimate_scatter(
     rng: np.random.Generator,
     weights: NDArray[np.float64] | None = None,
 ) -> LabelScatter:
-    """The scatter that makes the labels of training rows most likely, given what is said of each without the row itself.
+    """The scatter that makes labels of training rows most likely, given what is said of each without the row itself.
 
     Variational expectation maximisation (Jordan et al. 1999): q(z_i) is Laplace's approximation of the posterior of z_i
     given all labels of the row, and A moves along the gradient of the bound; of many labels, a random part in a step.

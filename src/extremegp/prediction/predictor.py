@@ -17,7 +17,6 @@ from torch import Tensor
 from extremegp.data import FloatCSR, LabelSpace, check_inputs
 from extremegp.data.frames import lists_of
 from extremegp.data.labels import check_label_names, refuse_nested_indicator
-from extremegp.engine.integrals.races import entropy_parts
 from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods.linear_chain import ChainDraws, LinearChain
 from extremegp.engine.matrices import entry_position, mostly_zero
@@ -241,14 +240,16 @@ class Predictor:
         of_best = self.at(utilities, torch.from_numpy(np.maximum(labels, 0)).to(self._device))[1]
         return best, np.where(labels == PAD, 0, of_best).astype(np.float32)
 
-    def class_uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
-        """Of one class per row: probabilities (B x K), their entropy and its aleatoric part (nats), with their rows."""
-        likelihood = self._model.likelihood
+    def uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
+        """Entropies of the labels in nats, their expectation under the posterior, and variances of the utilities.
+
+        Of many labels each is B x K; of one class per row entropies are B x 1, and variances B x K.
+        """
         for rows, utilities in self.utilities(x):
             with torch.no_grad():
-                probabilities = likelihood.predict(utilities).expectations
-                total, aleatoric = entropy_parts(utilities, likelihood.conditional)
-            yield rows, probabilities.cpu().numpy(), total.cpu().numpy(), aleatoric.cpu().numpy()
+                parts = (*self._model.likelihood.entropies(utilities), utilities.marginals().variance)
+            total, aleatoric, variance = (part.cpu().numpy() for part in parts)
+            yield rows, total, aleatoric, variance
 
     def blocks(self, x: Matrix, lengths: NDArray[np.int64]) -> Iterator[ChainDraws]:
         """All sequences at draws of the posterior, in blocks of a bounded size.

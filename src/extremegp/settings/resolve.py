@@ -27,7 +27,7 @@ _MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 40
 _MOST_RANDOM_FEATURES, _REDUCED = 50_000, 100
 # Landmarks are for as many labels as have a function each, with M numbers for the mean and as many for the variance.
 _MOST_LANDMARK_ROWS, _LANDMARKS, _FEW_LABELS = 30_000, 2000, 20
-_LANDMARK_STEPS, _MOST_OWN_FUNCTIONS, _LANDMARK_FUNCTIONS = 300, 600, 100
+_LANDMARK_STEPS, _MOST_OWN_FUNCTIONS, _LANDMARK_FUNCTIONS = 220, 600, 100
 _WITHOUT_LANDMARKS: dict[str, Any] = {
     "linear_term": "auto",
     "posterior": "shared-basis",

@@ -108,6 +108,7 @@ class PredictRequest:
     by: RankedBy
     given: Path | None
     uncertainty: bool
+    novelty_threshold: float | None
     approximate: float | None
     k_best: int | None
     probabilities: bool

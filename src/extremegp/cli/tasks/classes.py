@@ -32,7 +32,6 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
     presets = CLASS_PRESETS
     label = ("class", "classes")
     one_class = True
-    measures = ("total", "aleatoric", "epistemic")
 
     def usual_features(self, source: Source) -> str:
         return "auto"
@@ -105,14 +104,4 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
     def best(
         self, classifier: MultiClassGPClassifier, predictor: Any, inputs: Any, k: int, request: PredictRequest
     ) -> Iterator[Best]:
-        import numpy as np
-
-        from extremegp.metrics import TopK
-
-        if not request.uncertainty:
-            for _, best, probabilities in predictor.top(inputs, k):
-                yield Best(best.labels, probabilities)
-            return
-        for _, probabilities, total, aleatoric in predictor.class_uncertainty(inputs):
-            best = TopK.from_scores(probabilities, k)
-            yield Best(best.labels, best.scores, np.stack([total, aleatoric, total - aleatoric], axis=1))
+        return (Best(best.labels, probabilities) for _, best, probabilities in predictor.top(inputs, k))

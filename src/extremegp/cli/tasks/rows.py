@@ -27,11 +27,9 @@ class RowTask(Task[Classifier]):
 
     Attributes:
         one_class: whether a row has one class, or many labels.
-        measures: what `predict` can add to a row's labels.
     """
 
     one_class: ClassVar[bool]
-    measures: ClassVar[tuple[str, ...]] = ()
 
     def check_source(self, source: Source, because: str, *, labelled: bool = True) -> None:
         """Refuse options of data that contradict the task, the format or each other."""
@@ -148,8 +146,7 @@ class RowTask(Task[Classifier]):
         if request.out is None:
             raise SettingsError("--out must name the file to write, or '-' for standard output")
         target = writing.Target.of(request.out, request.to)
-        if target.suffix not in writing.MEASURING and request.uncertainty:
-            raise SettingsError(f"--uncertainty needs --out to end in .jsonl, .tsv or .csv; it is {request.out}")
+        _check_measures(request, target.suffix)
         self.check_source(request.source, f"{request.model} is for {self.per_row}", labelled=False)
         data = input_blocks(request.source, Known.of_model(classifier), one_class=self.one_class)
         bar = ProgressBar(quiet=request.quiet)
@@ -179,7 +176,7 @@ class RowTask(Task[Classifier]):
         named = source.vocabulary
         vocabulary = None if named is None else read_vocabulary(named, source.language)
         titles = self.titles(classifier, vocabulary)
-        return writing.Layout(self.measures if request.uncertainty else (), titles, source.has_ids)
+        return writing.Layout(_measures(request), titles, source.has_ids)
 
     def titles(self, classifier: Classifier, vocabulary: Vocabulary | None) -> list[str] | None:
         """What labels are called: as a vocabulary says, or that of training."""
@@ -198,14 +195,55 @@ class RowTask(Task[Classifier]):
         for block in data if request.given is None else [joined(data)]:
             done = 0
             inputs = features.transform_new(block.X)
+            measured = _measured(classifier, block.X, request)
             for best in self.best(classifier, predictor, inputs, k, request):
                 start = done
                 done += len(best.labels)
+                best = best._replace(measured=None if measured is None else measured[start:done])
                 yield best if block.ids is None else best._replace(ids=block.ids[start:done])
                 share = block.before + (block.after - block.before) * done / block.n_rows
                 name = f"{n_rows + done} rows"
                 bar.show(name, share, 1.0, f"{name}, {100 * share:.0f} %, ")
             n_rows += block.n_rows
+
+
+def _measures(request: PredictRequest) -> tuple[str, ...]:
+    """Names of what is told of every row."""
+    of_uncertainty = ("total", "aleatoric", "epistemic", "variance", "novelty") if request.uncertainty else ()
+    return (*of_uncertainty, *(() if request.novelty_threshold is None else ("novel",)))
+
+
+def _check_measures(request: PredictRequest, suffix: str) -> None:
+    """Refuse options that ask for more than a format holds, or the model could tell.
+
+    Raises:
+        SettingsError: they do.
+    """
+    asked = {"--uncertainty": request.uncertainty, "--novelty-threshold": request.novelty_threshold is not None}
+    for option in (option for option, is_asked in asked.items() if is_asked):
+        if suffix not in writing.MEASURING:
+            raise SettingsError(f"{option} needs --out to end in .jsonl, .tsv or .csv; it is {request.out}")
+    if request.uncertainty and request.given is not None:
+        raise SettingsError("--uncertainty tells of rows no label of which is known: leave out it or --given")
+    threshold = request.novelty_threshold
+    if threshold is not None and not 0 < threshold <= 1:
+        raise SettingsError(f"--novelty-threshold must be a p-value above 0 and at most 1; it is {threshold:g}")
+
+
+def _measured(classifier: Any, X: Any, request: PredictRequest) -> NDArray[np.float64] | None:
+    """What is told of every row, a column for each of `_measures`."""
+    import numpy as np
+
+    columns: list[Any] = []
+    if request.uncertainty:
+        found = classifier.predict_uncertainty(X)
+        columns += found
+        novelty = found.novelty
+    elif request.novelty_threshold is not None:
+        novelty = classifier.predict_novelty(X)
+    if request.novelty_threshold is not None:
+        columns.append(novelty < request.novelty_threshold)
+    return np.stack(columns, axis=1).astype(np.float64) if columns else None
 
 
 def _names_in(hint: Any) -> tuple[Any, ...]:

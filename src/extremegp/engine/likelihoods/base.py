@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.engine.batch import Batch, weighted_sum
+from extremegp.engine.integrals.races import entropy_parts
 from extremegp.engine.latents.base import Marginals
 from extremegp.engine.mixing import IdentityMixing, Prior
 from extremegp.engine.part import Part, StepSizes
@@ -99,6 +100,13 @@ class Likelihood(Part):
         """Where biases start: what makes the expectation of the labels their frequencies; 0 by default."""
         return np.zeros(self.n_utilities(len(frequencies)))
 
+    def entropies(self, utilities: Utilities) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
+        """Entropies of labels in nats: of what is predicted, and their expectation under the posterior.
+
+        Of one class per row they are of the row, B x 1.
+        """
+        raise TypeError(f"{type(self).__name__} has no entropies in closed form")
+
     def prior_bias(
         self, frequencies: NDArray[np.float64], n_rows: int, variances: NDArray[np.float64]
     ) -> NDArray[np.float64]:
@@ -146,6 +154,11 @@ class ClassLikelihood(Likelihood):
 
     def predict(self, utilities: Utilities) -> Prediction:
         return Prediction(utilities.means(), self.probabilities(utilities))
+
+    def entropies(self, utilities: Utilities) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+        """By draws of the latent functions, the same ones for every row and call."""
+        total, aleatoric = entropy_parts(utilities, self.conditional)
+        return total.unsqueeze(1), aleatoric.unsqueeze(1)
 
     def start_bias(self, frequencies: NDArray[np.float64], n_rows: int) -> NDArray[np.float64]:
         return log_frequencies(frequencies, n_rows)

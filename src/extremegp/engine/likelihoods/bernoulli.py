@@ -113,6 +113,18 @@ class BernoulliLabels(Likelihood):
         mean, variance = utilities.marginals()
         return Prediction(mean, self.of_marginals(mean, variance))
 
+    def entropies(self, utilities: Utilities) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"]]:
+        """Of labels that apply: with p = E sigma(f), E H(sigma(f)) = E softplus(f) - m p - v E sigma'(f).
+
+        H(sigma(f)) is softplus(f) - f sigma(f), and E (f - m) sigma(f) = v E sigma'(f) by Stein's lemma.
+        """
+        mean, variance = (part.double() for part in utilities.marginals())
+        # Entropy is even in f; on the left nothing cancels.
+        value, expected, half_slope = softplus_moments(-mean.abs(), variance)
+        total = torch.special.entr(expected) + torch.special.entr(1 - expected)
+        conditional = value + mean.abs() * expected - 2 * variance * half_slope
+        return total, torch.minimum(conditional.clamp(min=0.0), total)
+
     def of_marginals(self, mean: Float[Tensor, "*S B L"], variance: Float[Tensor, "*S B L"]) -> Float[Tensor, "*S B L"]:
         """E sigma(f_k), the posterior of the utility integrated out (T 4.36): that label k applies, recorded or not."""
         return expected_sigmoid(mean, variance)
