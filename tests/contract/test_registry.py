@@ -110,7 +110,8 @@ def test_posteriors(name: str):
 @pytest.mark.parametrize("name", LATENTS)
 def test_latents(name: str):
     kernel = "arccos1" if name == "random-features" else "se"
-    testing.check_part(LATENTS[name].make(replace(SETTINGS, kernel=kernel), P), n_features=D)
+    n_inducing = D if LATENTS[name].part.of_features else M
+    testing.check_part(LATENTS[name].make(replace(SETTINGS, kernel=kernel, n_inducing=n_inducing), P), n_features=D)
 
 
 def gp(**changes: Any) -> Part:

@@ -9,8 +9,8 @@ from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
 from tests.models import random_inputs, random_labels, sparse_rows
 
+from extremegp.engine import lengthscales, scaled_rows
 from extremegp.engine import mean as regression
-from extremegp.engine import scaled_rows
 from extremegp.engine.mean import RegressionMean, fit_regression, learn_lengthscales, points_kept
 
 N, D, K = 30, 6, 4
@@ -54,8 +54,8 @@ def test_predictions_are_those_of_scikit_learns_regressor(kind: str):
 @pytest.mark.parametrize("subset", [False, True])
 def test_leave_one_out_predictions_are_those_of_refits(subset: bool, monkeypatch: pytest.MonkeyPatch):
     if subset:
-        monkeypatch.setattr(regression, "EXACT_ROWS", 20)
-        monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
+        monkeypatch.setattr(lengthscales, "EXACT_ROWS", 20)
+        monkeypatch.setattr(lengthscales, "SUBSET_POINTS", 12)
     x, y = _data()
     fitted = _fit(x, y)
     weights, noise = fitted.mean.weights.numpy().astype(np.float64), _noise(x, y)
@@ -64,7 +64,7 @@ def test_leave_one_out_predictions_are_those_of_refits(subset: bool, monkeypatch
         return np.exp(-0.5 * (((a[:, None] - b[None]) ** 2) * weights).sum(-1))
 
     mu = y.mean(0)
-    points = x if not subset else x[regression._chosen(N)]
+    points = x if not subset else x[regression.chosen(N)]
     root = np.linalg.cholesky(covariance(points, points) + 1e-6 * np.eye(len(points)))
     features = np.linalg.solve(root, covariance(points, x)).T
     for i in range(N):
@@ -100,9 +100,9 @@ def test_learnt_lengthscales_favour_features_that_matter():
 
 def test_what_is_kept_is_counted_before(monkeypatch: pytest.MonkeyPatch):
     x, y = _data()
-    monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
+    monkeypatch.setattr(lengthscales, "SUBSET_POINTS", 12)
     for most, kept in ((N, N), (N - 1, 12)):
-        monkeypatch.setattr(regression, "EXACT_ROWS", most)
+        monkeypatch.setattr(lengthscales, "EXACT_ROWS", most)
         mean = _fit(x, y).mean
         assert points_kept(_csr(x)) == (len(mean.coefficients), len(mean.values))
         assert len(mean.coefficients) == kept
@@ -213,7 +213,7 @@ def _with_weights(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> r
 @pytest.fixture
 def known_lengthscales(monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, float]:
     known = np.linspace(-0.5, 1.0, D, dtype=np.float32), 0.1
-    learnt = regression.Learnt(*known, np.ones(1, np.float32))
+    learnt = lengthscales.Learnt(*known, np.ones(1, np.float32))
     monkeypatch.setattr(regression, "learn_lengthscales", lambda x, y, rng, weights, blocks: learnt)
     return known
 
@@ -226,12 +226,12 @@ def test_weights_that_are_integers_are_repeated_rows(
     y = 0.1 + 0.7 * y
     rows, new = np.repeat(np.arange(N), WEIGHTS), sparse_rows(random_inputs(7, D, seed=9), torch.float32)
     if subset:
-        monkeypatch.setattr(regression, "EXACT_ROWS", 20)
-        monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
-        kept = regression._chosen(N)
+        monkeypatch.setattr(lengthscales, "EXACT_ROWS", 20)
+        monkeypatch.setattr(lengthscales, "SUBSET_POINTS", 12)
+        kept = regression.chosen(N)
         # The same points, whatever the number of rows.
         monkeypatch.setattr(
-            regression, "_chosen", lambda n, _=None: kept if n == N else np.searchsorted(rows, kept)
+            regression, "chosen", lambda n, _=None: kept if n == N else np.searchsorted(rows, kept)
         )  # fmt: skip
     weighted, repeated = _with_weights(x, y, WEIGHTS), _with_weights(x[rows], y[rows], None)
     with torch.no_grad():
@@ -246,8 +246,8 @@ def test_a_weighted_row_is_left_out_with_all_its_weight(
     subset: bool, known_lengthscales: tuple[np.ndarray, float], monkeypatch: pytest.MonkeyPatch
 ):
     if subset:
-        monkeypatch.setattr(regression, "EXACT_ROWS", 20)
-        monkeypatch.setattr(regression, "SUBSET_POINTS", 12)
+        monkeypatch.setattr(lengthscales, "EXACT_ROWS", 20)
+        monkeypatch.setattr(lengthscales, "SUBSET_POINTS", 12)
     x, y = _data()
     fitted, (log_weights, noise) = _with_weights(x, y, WEIGHTS), known_lengthscales
 
@@ -255,7 +255,7 @@ def test_a_weighted_row_is_left_out_with_all_its_weight(
         return np.exp(-0.5 * (((a[:, None] - b[None]) ** 2) * np.exp(log_weights.astype(np.float64))).sum(-1))
 
     mu = np.average(y, axis=0, weights=WEIGHTS)
-    points = x if not subset else x[regression._chosen(N)]
+    points = x if not subset else x[regression.chosen(N)]
     root = np.linalg.cholesky(covariance(points, points) + 1e-6 * np.eye(len(points)))
     features = np.linalg.solve(root, covariance(points, x)).T
     for i in range(N):

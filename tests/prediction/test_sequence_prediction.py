@@ -21,7 +21,7 @@ from extremegp.engine.sparse import row_block
 from extremegp.prediction import predictor
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.parts import LATENTS as LATENT_PARTS
+from extremegp.settings.parts import SEQUENCE_LATENTS as LATENT_PARTS
 
 D = 5
 LENGTHS = np.array([3, 1, 2, 4])

@@ -6,12 +6,12 @@ import pytest
 from tests.estimators.small import small_classifier
 
 from extremegp.estimators.multilabel import _FIXED
-from extremegp.settings.resolve import model_settings, training_settings
+from extremegp.settings.resolve import latents_asked, model_settings, training_settings
 from extremegp.training import TrainingSettings
 
 
 def _training(n_labels: int, **changes: Any) -> TrainingSettings:
-    params = small_classifier(**changes).get_params() | _FIXED
+    params = _FIXED | latents_asked(small_classifier(**changes).get_params(), n_rows=100, n_labels=n_labels)
     model = model_settings(params, n_rows=100, n_features=10, n_labels=n_labels)
     return training_settings(params, model=model, n_rows=100, seed=0)
 

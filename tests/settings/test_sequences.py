@@ -14,7 +14,7 @@ from extremegp.engine.latents import DeepRandomFeatures, JoinedLatents, LinearFu
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.parts import LATENTS
+from extremegp.settings.parts import SEQUENCE_LATENTS as LATENTS
 from extremegp.settings.resolve import model_settings, sequence_params
 
 N, D, V = 20, 6, 3

@@ -14,7 +14,7 @@ from tests.models import random_inputs
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
 from extremegp.data import one_hot
 from extremegp.engine.batch import Batch
-from extremegp.engine.mean import Learnt
+from extremegp.engine.lengthscales import Learnt
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.estimators import fitting

@@ -75,7 +75,8 @@ class Predictor:
             noise = InstanceNoise.none(bias, model.latents.n_functions) if of_functions else LabelScatter.none(bias)
         self._noise = noise
         self._given_variance: GivenVariance = given_variance
-        self._needs_dense = any(part.needs_dense for part in parts_of(model))
+        # Features are arrays, whatever the inputs.
+        self._needs_dense = model.features is None and any(part.needs_dense for part in parts_of(model))
 
     def using(self, *, given_variance: GivenVariance | None = None, n_draws: int | None = None) -> Predictor:
         """The same one with other arguments, as in the constructor: nothing is conditioned again."""

@@ -225,6 +225,7 @@ _COMPOSED = (kernels.Sum, kernels.Product, kernels.WhiteNoise, OnColumns)
 CLASS_LIKELIHOODS = tuple(
     name for name, entry in LIKELIHOODS.items() if entry.part.has_classes and not entry.part.has_sequences
 )
+SEQUENCE_LATENTS = tuple(name for name, entry in LATENTS.items() if not entry.part.of_features)
 KERNEL_NAMES = tuple(name + white for white in ("", WHITE) for name in KERNELS)
 
 

@@ -16,7 +16,7 @@ from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
 from extremegp.settings.domains import choice, number
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.parts import CLASS_LIKELIHOODS, LATENTS, part_class
+from extremegp.settings.parts import CLASS_LIKELIHOODS, LATENTS, SEQUENCE_LATENTS, part_class
 from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
 
 _MOST_FUNCTIONS, _MOST_CLASSES = 500, 20_000
@@ -146,7 +146,7 @@ def model_settings(
     Raises:
         SettingsError: a parameter is outside its domain.
     """
-    if params["latents"] == "landmarks":
+    if part_class("latents", params["latents"]).of_features:
         return ModelSettings(
             n_features=n_features,
             n_labels=n_labels,
@@ -309,7 +309,7 @@ def sequence_params(
     Raises:
         SettingsError: a parameter is outside its domain, or two do not go together.
     """
-    latents, linear_term = choice("latents", params["latents"], ("auto", *LATENTS)), params["linear_term"]
+    latents, linear_term = choice("latents", params["latents"], ("auto", *SEQUENCE_LATENTS)), params["linear_term"]
     if latents == "auto":
         asked = linear_term or params["n_layers"] != 1 or params["n_reduced"] not in ("auto", None)
         latents = "random-features" if asked or n_features <= _MOST_RANDOM_FEATURES else "linear-mean-field"

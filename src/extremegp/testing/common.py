@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from extremegp.engine.kernels import Kernel
 from extremegp.engine.part import Part, TrainingData, parts_of
 from extremegp.engine.sparse import SparseRows
 from extremegp.errors import ModelFormatError, SettingsError
@@ -213,5 +212,5 @@ def check_mean(draws: Tensor, expected: Tensor, what: str, *, standard_error: Te
 
 
 def needs_dense(part: Part) -> bool:
-    """Whether a kernel in it needs dense inputs."""
-    return any(each.needs_dense for each in parts_of(part) if isinstance(each, Kernel))
+    """Whether something in it needs dense inputs."""
+    return any(each.needs_dense for each in parts_of(part))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -247,8 +247,7 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
     """
     latents, mixing, likelihood, landmarks = model.latents, model.mixing, model.likelihood, model.features
     assert landmarks is not None
-    assert isinstance(latents, FeatureGP)
-    assert isinstance(model.mean_function, FeatureRegression)
+    latents, mean = cast(FeatureGP, latents), cast(FeatureRegression, model.mean_function)
     likelihood.start(data)
     rows = landmarks.kept
     choice = choose(data, likelihood, rows.blocks)
@@ -258,9 +257,10 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
         if len(rows.blocks) > 1:
             fill(rows.shares, choice.learnt.shares)
         features = landmarks.rotate(data.x, data.weights)
-        logits = model.mean_function.fit(features, data.y, weights=data.weights)
+        logits = mean.fit(features, data.y, weights=data.weights)
         applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
-        if isinstance(mixing, FactorMixing):
+        if not mixing.independent:
+            mixing = cast(FactorMixing, mixing)
             # What labels have in common is less than what each has of its own.
             mixing.start_loadings(data)
             mixing.loadings.mul_(math.sqrt(_SHARED))
@@ -270,6 +270,7 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
                 np.full(latents.n_functions, _SHARED),
             )
         else:
+            mixing = cast(IdentityMixing, mixing)
             mixing.log_scales.fill_(0.5 * math.log(choice.variance))
             variances = np.full(len(mixing.bias), choice.variance)
             curvature = choice.variance * likelihood.curvature(data.frequencies)

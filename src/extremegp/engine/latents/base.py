@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -73,10 +73,12 @@ class Latents(Part):
 
     Attributes:
         n_functions: P.
+        of_features: whether their inputs are features of landmarks, see `Landmarks`.
         kl_weight: how often their KL divergence counts, where they stand for more functions than they are.
     """
 
     n_functions: int
+    of_features: ClassVar[bool] = False
     kl_weight: float = 1.0
 
     @abstractmethod

@@ -26,6 +26,8 @@ class FeatureGP(Latents):
         n_features: M.
     """
 
+    needs_dense = of_features = True
+
     def __init__(self, n_functions: int, n_features: int) -> None:
         super().__init__()
         self.n_functions = n_functions
