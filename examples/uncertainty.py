@@ -1,7 +1,7 @@
 """How far probabilities can be trusted, and where their uncertainty comes from: `python examples/uncertainty.py`.
 
 Draws a reliability diagram of the predictive probabilities beside that of the mean utility alone, and splits the
-variance of every label into what the data leave open (aleatoric) and what the model does not know (epistemic).
+uncertainty of every row into what the data leave open (aleatoric) and what the model does not know (epistemic).
 Needs matplotlib: `pip install 'extremegp[plot]'`.
 """
 
@@ -12,14 +12,12 @@ from pathlib import Path
 
 import matplotlib
 import numpy as np
-import torch
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 
 from extremegp import MultiLabelGPClassifier
 from extremegp.datasets import load_debtags
-from extremegp.engine.integrals.logistic import softplus_moments
 from extremegp.metrics import ProbabilityMetrics
 
 EVERY = slice(None, None, 3)  # A third of the 6616 rows, so that training takes well under a minute.
@@ -27,17 +25,12 @@ EVERY = slice(None, None, 3)  # A third of the 6616 rows, so that training takes
 
 def main(picture: Path) -> None:
     train, test = load_debtags()
-    classifier = MultiLabelGPClassifier(features="text", n_inducing=100, n_latent=100, epochs=30, random_state=0)
+    classifier = MultiLabelGPClassifier(features="text", n_inducing=500, random_state=0)
     classifier.fit(train.texts[EVERY], train.labels[EVERY])
     truth = classifier.encode_labels(test.labels)
 
-    mean = classifier.decision_function(test.texts)
-    _, latent_variance = classifier.predict_latent(test.texts)
-    variance = latent_variance @ np.square(classifier.model_.mixing.loadings.numpy()).T
-    _, probability, half_slope = (
-        moment.numpy() for moment in softplus_moments(torch.from_numpy(mean), torch.from_numpy(variance))
-    )
-    plug_in = torch.from_numpy(mean).sigmoid().numpy()
+    probability = classifier.predict_proba(test.texts)
+    plug_in = 1 / (1 + np.exp(-classifier.decision_function(test.texts)))
 
     figure, axes = plt.subplots(figsize=(5, 5), layout="constrained")
     axes.plot([0, 1], [0, 1], color="grey", linewidth=1)
@@ -52,13 +45,13 @@ def main(picture: Path) -> None:
     axes.legend()
     figure.savefig(picture)
 
-    aleatoric = 2 * half_slope
-    epistemic = probability * (1 - probability) - aleatoric
-    unsure = epistemic.sum(axis=1).argsort()[::-1][:3]
+    found = classifier.predict_uncertainty(test.texts)
     print("\nleast known packages:")
-    for row in unsure:
-        share = epistemic[row].sum() / (aleatoric[row] + epistemic[row]).sum()
-        print(f"  {test.names[row]}: {100 * share:.0f} % of the variance is epistemic")
+    for row in found.epistemic.argsort()[::-1][:3]:
+        share = found.epistemic[row] / found.total[row]
+        print(
+            f"  {test.names[row]}: {100 * share:.0f} % of the uncertainty is epistemic, novelty p = {found.novelty[row]:.3f}"
+        )
     print(f"\nthe reliability diagram is in {picture}")
 
 
