@@ -300,10 +300,11 @@ def split(
 def instance_noise(
     model: VariationalModel, data: Examples, mean_logits: NDArray[np.float32] | None, rng: np.random.Generator
 ) -> InstanceNoise | LabelScatter | None:
-    """The scatter of instances, estimated on at most 20,000 rows with labels; None where no labels can be known."""
+    """The scatter of instances, estimated on at most 20,000 rows; None where no labels can be known."""
     if not model.likelihood.takes_known_labels or (model.mixing.independent and mean_logits is None):
         return None
-    rows = np.flatnonzero(np.diff(data.y.indptr))
+    # In latent space it is learnt from what one label says of the others; in label space from all that rows have.
+    rows = np.arange(data.y.shape[0]) if model.mixing.independent else np.flatnonzero(np.diff(data.y.indptr))
     rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))
     logits = None if mean_logits is None else mean_logits[rows]
     if model.mixing.independent and logits is not None:

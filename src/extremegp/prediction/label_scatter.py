@@ -32,7 +32,7 @@ from extremegp.engine.latents.base import Marginals
 from extremegp.engine.utilities import Utilities
 from extremegp.prediction.known_labels import GivenVariance, find_mode, known_groups, solver
 
-_MOST_FACTORS, _BATCH, _STEPS, _RATE, _NEWTON = 20, 200, 80, 0.06, 3
+_MOST_FACTORS, _BATCH, _STEPS, _RATE, _NEWTON = 20, 200, 100, 0.06, 3
 _MOST_LABELS = 1000
 _CALIBRATION_STEPS, _CALIBRATION_RATE = 120, 0.1
 _MACKAY = math.pi / 8
@@ -74,7 +74,9 @@ class LabelScatter(NamedTuple):
             mode = find_mode(widened.gather(1, labels).double(), root, signs)
             shift = (mode.gradient[:, None] @ known).squeeze(1)
             scale = mode.curvature.sqrt()[..., None]
-            mean[rows] = widened + (shift @ self.loadings.T.double()).to(mean.dtype)
+            moved = widened + (shift @ self.loadings.T.double()).to(mean.dtype)
+            # What the functions do not know of a label is moved by the label itself alone.
+            mean[rows] = moved.scatter_add(1, labels, (mode.gradient * deviations.square()).to(mean.dtype))
             left = scatter.expand_as(own)
             if variance == "laplace":
                 # A S A' of all labels: A A' less what the known ones take away.
@@ -99,20 +101,22 @@ def estimate_scatter(
     rng: np.random.Generator,
     weights: NDArray[np.float64] | None = None,
 ) -> LabelScatter:
-    """The scatter that makes labels of training rows most likely, given what is said of each without the row itself.
+    """The scatter that makes the labels of training rows most likely beside what is said of each without itself.
 
     Variational expectation maximisation (Jordan et al. 1999): q(z_i) is Laplace's approximation of the posterior of z_i
     given all labels of the row, and A moves along the gradient of the bound; of many labels, a random part in a step.
 
     Args:
         logits: leave-one-out predictions of the mean function.
-        y: labels, N x K, in [0, 1].
+        y: labels as recorded, N x K, in [0, 1]; rows without labels say as much as others, and propensities nothing.
         rng: decides the start and the rows of each step.
         weights: what each row counts; None for 1.
     """
     n_rows, n_labels = y.shape
-    means = _calibrated(logits, y, weights)
     n_factors = min(_MOST_FACTORS, n_labels - 1)
+    if not n_factors:
+        return LabelScatter.none(logits[0])
+    means = _calibrated(logits, y, weights)
     loadings = torch.from_numpy(rng.normal(scale=0.1, size=(n_labels, n_factors)).astype(np.float32))
     loadings.requires_grad_()
     optimizer = torch.optim.Adam([loadings], lr=_RATE)
