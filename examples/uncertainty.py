@@ -48,10 +48,8 @@ def main(picture: Path) -> None:
     found = classifier.predict_uncertainty(test.texts)
     print("\nleast known packages:")
     for row in found.epistemic.argsort()[::-1][:3]:
-        share = found.epistemic[row] / found.total[row]
-        print(
-            f"  {test.names[row]}: {100 * share:.0f} % of the uncertainty is epistemic, novelty p = {found.novelty[row]:.3f}"
-        )
+        share, p = found.epistemic[row] / found.total[row], found.novelty[row]
+        print(f"  {test.names[row]}: {100 * share:.0f} % of the uncertainty is epistemic, p-value {p:.3f}")
     print(f"\nthe reliability diagram is in {picture}")
 
 
