@@ -28,11 +28,11 @@ _NAMES = ["red", "green, dark", "blue", "black"]
 
 @pytest.fixture(scope="module")
 def expected(files: Path, model: Path) -> list[list[tuple[int, float]]]:
-    """The two labels of every test row with the greatest mean utility, and their probabilities."""
+    """The two most probable labels of every test row, and their probabilities."""
     x = read_xc(files / "test.txt").X
     classifier = extremegp.load(model)
-    best = np.argsort(-classifier.decision_function(x), axis=1, kind="stable")[:, :2]
     probabilities = classifier.predict_proba(x)
+    best = np.argsort(-probabilities, axis=1, kind="stable")[:, :2]
     return [[(int(k), float(probabilities[i, k])) for k in row] for i, row in enumerate(best)]
 
 
@@ -369,7 +369,7 @@ def test_classes_come_by_name_most_probable_first(
     order = np.argsort(-p, axis=1, kind="stable")[:, :2]
     parts = np.stack(classifier.predict_uncertainty(x), axis=1)
     options = ["--uncertainty"] if uncertainty else []
-    keys = ["total", "aleatoric", "epistemic"] if uncertainty else []
+    keys = ["total", "aleatoric", "epistemic", "variance", "novelty"] if uncertainty else []
     out = _predict(run, class_model, class_files / "test.npy", tmp_path / "o.jsonl", *options)
     records = [json.loads(line) for line in out.read_text().splitlines()]
     assert all(list(record) == ["labels", "probabilities", *keys] for record in records)
@@ -416,6 +416,11 @@ def test_options_that_classes_have_no_use_for_are_named(
     assert list(tmp_path.iterdir()) == []
 
 
-def test_many_labels_have_no_uncertainty_of_the_class(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
+def test_known_labels_and_uncertainty_do_not_go_together(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
     args = ("predict", model, files / "test.txt", "--out", tmp_path / "o.csv", "--uncertainty")
-    run.fails(*args, naming="--uncertainty is for one class per row")
+    run.fails(*args, "--given", files / "test.txt", naming="leave out it or --given")
+
+
+def test_a_threshold_is_a_p_value(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
+    args = ("predict", model, files / "test.txt", "--out", tmp_path / "o.csv", "--novelty-threshold")
+    run.fails(*args, "1.5", naming="--novelty-threshold must be a p-value")

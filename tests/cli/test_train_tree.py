@@ -200,7 +200,6 @@ def test_rows_with_fewer_candidates_have_shorter_lists(
     [
         (["--approximate", "0.9"], "a model of label trees searches its trees: leave out approximate"),
         (["--given", "train.txt"], "a model of label trees cannot take given labels into account"),
-        (["--uncertainty"], "--uncertainty is for one class per row"),
     ],
 )
 def test_what_the_model_cannot_do_is_refused(

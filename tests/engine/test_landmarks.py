@@ -25,7 +25,10 @@ WEIGHT = 0.7
 
 
 def _x(n: int = N, seed: int = 3) -> np.ndarray:
-    return random_inputs(n, D, density=0.7, seed=seed).astype(np.float32)
+    x = random_inputs(n, D, density=0.7, seed=seed).astype(np.float32)
+    # Rows without any feature are another matter.
+    x[~x.any(1), 0] = 1.0
+    return x
 
 
 def _y() -> np.ndarray:

@@ -29,7 +29,7 @@ LABELS = [[("red", "green")[c], ("left", "right")[s]] for c, s in zip(COLOUR, SI
 SMALL: dict[str, Any] = {"n_inducing": 12, "epochs": 30, "random_state": 0}
 ESTIMATORS: list[Any] = [
     MultiClassGPClassifier(features=KINDS, **SMALL),
-    MultiLabelGPClassifier(features=KINDS, **SMALL),
+    MultiLabelGPClassifier(features=KINDS, latents="gp", **SMALL),
     MultiLabelGPClassifier(features=KINDS, mean_function="zero", linear_term=True, inducing="sparse", **SMALL),
     MultiClassGPClassifier(features=KINDS, latents="linear", **SMALL | {"epochs": 100, "learning_rate": 0.1}),
     LabelTreeGPClassifier(features=KINDS, leaf_size=2, random_state=0),

@@ -11,6 +11,7 @@ from extremegp import MultiLabelGPClassifier
 from extremegp.engine.matrices import csr_of
 from extremegp.estimators import fitting
 from extremegp.estimators.multilabel import _FIXED
+from extremegp.settings.resolve import latents_asked
 from extremegp.training import TrainingSettings
 
 
@@ -34,5 +35,13 @@ def test_rows_of_mapped_inputs_are_read_in_blocks(mapped: bool, tmp_path: Path, 
     params = MultiLabelGPClassifier(n_inducing=5, mean_function="zero", verbose=False).get_params(deep=False)
     rows = _mapped(x, tmp_path) if mapped else x
     data = fitting.Examples(rows, y)
-    fitting.fit_model(params, data, None, translate=lambda p: p | _FIXED, rng=rng, seed=0, score_name="P@1")
+    fitting.fit_model(
+        params,
+        data,
+        None,
+        translate=lambda p: _FIXED | latents_asked(p, n_rows=1, n_labels=1),
+        rng=rng,
+        seed=0,
+        score_name="P@1",
+    )
     assert (used[0].shuffle_rows is not None) is mapped

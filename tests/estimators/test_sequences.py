@@ -20,7 +20,7 @@ from extremegp.data import Template
 from extremegp.engine.likelihoods.linear_chain import CHAIN_OBJECTIVES, TRANSITIONS
 from extremegp.errors import BudgetWarning
 from extremegp.estimators import fitting
-from extremegp.settings.parts import LATENTS
+from extremegp.settings.parts import SEQUENCE_LATENTS as LATENTS
 from extremegp.settings.resolve import model_settings, sequence_params, training_settings
 
 X, Y = sticky()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -12,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from extremegp.engine.blocks import Block, columns_of
-from extremegp.engine.linalg import inverse_cholesky
+from extremegp.engine.linalg import JitterWarning, inverse_cholesky
 from extremegp.engine.part import Part
 from extremegp.engine.scaled_rows import ScaledRows, as_array, as_csr
 from extremegp.engine.sparse import Inputs, Matrix
@@ -84,7 +85,10 @@ class KeptRows(Part):
         """L^-T, K_Z = L L': k_Z(x)' L^-T are the whitened features of rows x."""
         gram = self.gram().double()
         gram.diagonal().add_(_JITTER)
-        return inverse_cholesky(gram, relative_jitter=0.0, dtype=self.weights.dtype).T
+        with warnings.catch_warnings():
+            # Rows that are nearly the same need more of it, and features then lack what it adds.
+            warnings.simplefilter("ignore", JitterWarning)
+            return inverse_cholesky(gram, relative_jitter=0.0, dtype=self.weights.dtype).T
 
     @torch.no_grad()
     def keep(self, points: Matrix) -> None:

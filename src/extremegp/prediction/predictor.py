@@ -110,7 +110,8 @@ class Predictor:
         if function is None:
             return None
         with torch.no_grad():
-            blocks = [function.logits(self._inputs(x, rows)).cpu() for rows in self._row_slices(x, 512)]
+            features = self._model.features or (lambda inputs: inputs)
+            blocks = [function.logits(features(self._inputs(x, rows))).cpu() for rows in self._row_slices(x, 512)]
         logits: NDArray[np.float32] = torch.cat(blocks).numpy()
         return logits
 

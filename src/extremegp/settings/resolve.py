@@ -16,7 +16,7 @@ from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
 from extremegp.settings.domains import choice, number
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.parts import CLASS_LIKELIHOODS, LATENTS, SEQUENCE_LATENTS, part_class
+from extremegp.settings.parts import CLASS_LIKELIHOODS, LATENTS, LIKELIHOODS, SEQUENCE_LATENTS, part_class
 from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
 
 _MOST_FUNCTIONS, _MOST_CLASSES = 500, 20_000
@@ -76,8 +76,10 @@ def latents_asked(params: dict[str, Any], *, n_rows: int, n_labels: int) -> dict
     odd = [name for name, default in _WITHOUT_LANDMARKS.items() if not _is(params.get(name, default), default)]
     if not _is(kernel, "auto"):
         odd.insert(0, "kernel")
-    takes = likelihood == "auto" or part_class("likelihood", likelihood).has_prior
-    of_labels = likelihood != "auto" and part_class("likelihood", likelihood).labels_independent
+    # What is no likelihood is refused by who knows what there are.
+    known = isinstance(likelihood, Part) or likelihood in LIKELIHOODS
+    takes = likelihood == "auto" or (known and part_class("likelihood", likelihood).has_prior)
+    of_labels = known and part_class("likelihood", likelihood).labels_independent
     if latents == "auto":
         moderate = n_rows <= _MOST_LANDMARK_ROWS and n_labels <= _MOST_OWN_FUNCTIONS
         latents = "landmarks" if not odd and takes and of_labels and moderate else "gp"
@@ -146,7 +148,7 @@ def model_settings(
     Raises:
         SettingsError: a parameter is outside its domain.
     """
-    if part_class("latents", params["latents"]).of_features:
+    if params["latents"] in LATENTS and part_class("latents", params["latents"]).of_features:
         return ModelSettings(
             n_features=n_features,
             n_labels=n_labels,

@@ -39,6 +39,7 @@ AMPLITUDES = tuple(float(variance) for variance in (0.3, 1, 3, 10, 30, 100))
 _ROWS, _HELD, _LANDMARKS, _LABELS = 2400, 0.25, 500, 200
 _SHARED = 0.3  # variance of utilities that are mixed of functions, at the start
 _EPOCHS, _BATCH, _STEP, _RATE = 8, 120, 0.3, 0.05
+_NOTICED = 0.005
 _FIRST = (3, 3)  # where it is looked first: a third of the weights, variance 10
 
 
@@ -90,7 +91,8 @@ def _climbed(score: Callable[[int, int], float], at: tuple[int, int], sizes: tup
             (
                 place
                 for place in neighbours
-                if all(0 <= i < size for i, size in zip(place, sizes, strict=True)) and score(*place) > score(*at)
+                if all(0 <= i < size for i, size in zip(place, sizes, strict=True))
+                and _is_better(score(*place), score(*at))
             ),
             None,
         )
@@ -101,9 +103,14 @@ def _climbed(score: Callable[[int, int], float], at: tuple[int, int], sizes: tup
         at = better
         while all(0 <= i + d < size for i, d, size in zip(at, step, sizes, strict=True)):
             after = at[0] + step[0], at[1] + step[1]
-            if score(*after) <= score(*at):
+            if not _is_better(score(*after), score(*at)):
                 break
             at = after
+
+
+def _is_better(score: float, other: float) -> bool:
+    """Whether a mean log-likelihood is higher by more than chance makes of rows held out."""
+    return score > other + _NOTICED * abs(other)
 
 
 class _Trial(NamedTuple):

@@ -172,9 +172,12 @@ class ClassLikelihood(Likelihood):
         nothing, variance = torch.zeros_like(wanted), torch.from_numpy(variances)
         mixing, bias = IdentityMixing(nothing, nothing), wanted.clone()
         for _ in range(_PRIOR_STEPS):
-            found = self.probabilities(Utilities(mixing, Marginals(bias[None], variance[None])))[0].log()
-            bias += (1 + variance).sqrt() * (wanted - found)
-            if float((wanted - found).abs().max()) < 1e-6:
+            found = self.probabilities(Utilities(mixing, Marginals(bias[None], variance[None])))[0]
+            missing = wanted - found.clamp(min=1e-30).log()
+            bias += missing.clamp(-1.0, 1.0)
+            # Utilities have no origin; without it biases would wander.
+            bias -= bias.mean()
+            if float(missing.abs().max()) < 1e-6:
                 break
         return bias.numpy()
 

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from extremegp.engine.batch import Batch
 from extremegp.engine.integrals.logistic import expected_sigmoid, softplus_moments
+from extremegp.engine.integrals.races import entropy_parts
 from extremegp.engine.likelihoods.base import Likelihood, Prediction, log_odds
 from extremegp.engine.mixing import Prior
 from extremegp.engine.part import StepSizes, TrainingData
@@ -165,6 +166,11 @@ class IndependentClasses(BernoulliLabels):
         # Where all of them vanish sigma is the exponential function, whose ratios do not.
         limit = (mean + 0.5 * variance).softmax(1)
         return Prediction(mean, torch.where(total < 1e-30, limit, probabilities / total))
+
+    def entropies(self, utilities: Utilities) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
+        """Of the class, by draws of the latent functions."""
+        total, aleatoric = entropy_parts(utilities, self.conditional)
+        return total.unsqueeze(1), aleatoric.unsqueeze(1)
 
     def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
         """The probabilities of known utilities, scaled as in `predict`."""
