@@ -87,7 +87,7 @@ def test_whole_numbers_stay_integers() -> None:
     [
         ("n_inducing", "key=value"),
         ("kernal=se", "did you mean 'kernel'"),
-        ("xyz=1", "known are analyzer, ngram_range, lowercase, min_df, max_features, features, kernel"),
+        ("xyz=1", "known are analyzer, ngram_range, lowercase, min_df, max_features, features, latents, kernel"),
         ("n_inducing=1.5", "n_inducing must be an integer or auto; it is '1.5'"),
         ("epochs=many", "epochs must be an integer or auto; it is 'many'"),
         ("learn_inducing=1", "learn_inducing must be true or false"),

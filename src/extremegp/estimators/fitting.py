@@ -179,7 +179,8 @@ def fit_model(
         start.sample  # noqa: B018 (drawn first, whatever the latents)
     trained, inputs, mean_logits = model, data.x, None
     if settings.latents == "landmarks":
-        reporter.phase(f"learning the kernel, and features of all rows by {settings.n_inducing} of them")
+        if data.x.shape[0] >= _MANY_POINTS:
+            reporter.phase(f"learning the kernel, and features of all rows by {settings.n_inducing} of them")
         inputs, mean_logits = start_on_landmarks(model, start)
         trained = model.of_features()
     else:

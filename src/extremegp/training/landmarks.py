@@ -87,15 +87,8 @@ def _climbed(score: Callable[[int, int], float], at: tuple[int, int], sizes: tup
     """A place of a grid with no better neighbour along either axis, from one place upwards."""
     while True:
         neighbours = [(at[0], at[1] + 1), (at[0], at[1] - 1), (at[0] + 1, at[1]), (at[0] - 1, at[1])]
-        better = next(
-            (
-                place
-                for place in neighbours
-                if all(0 <= i < size for i, size in zip(place, sizes, strict=True))
-                and _is_better(score(*place), score(*at))
-            ),
-            None,
-        )
+        inside = [place for place in neighbours if all(0 <= i < size for i, size in zip(place, sizes, strict=True))]
+        better = next((place for place in inside if _is_better(score(*place), score(*at))), None)
         if better is None:
             return at
         # On along the same way as long as it leads up, so that few places are tried.
