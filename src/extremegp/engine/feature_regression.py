@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from extremegp.engine.likelihoods.base import Link
 from extremegp.engine.matrices import column_means
 from extremegp.engine.part import Part
-from extremegp.engine.sparse import fill
+from extremegp.engine.sparse import Inputs, fill
 
 NOISES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Variances of the noise, beside covariances of 1, that are tried."""
@@ -67,7 +67,7 @@ class FeatureRegression(Part):
         self.register_buffer("shrinkage", torch.ones(n_features))
         self.link: Link = link
 
-    def forward(self, a: Float[Tensor, "B M"]) -> Float[Tensor, "B K"]:
+    def forward(self, a: Inputs) -> Float[Tensor, "B K"]:
         """c (link t_k - link mu_k) of inputs with features a."""
         return self.scaled(self.logits(a))
 
@@ -75,8 +75,9 @@ class FeatureRegression(Part):
         """c times what `logits` gave."""
         return self.slope * logits
 
-    def logits(self, a: Float[Tensor, "B M"]) -> Float[Tensor, "B K"]:
-        """link t_k - link mu_k of inputs with features a."""
+    def logits(self, a: Inputs) -> Float[Tensor, "B K"]:
+        """link t_k - link mu_k of inputs with features a, B x M."""
+        assert isinstance(a, Tensor)
         return self.linked(self.frequencies + a.to(self.coefficients) @ self.coefficients)
 
     def linked(self, t: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:

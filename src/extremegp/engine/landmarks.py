@@ -57,8 +57,9 @@ class Landmarks(Part):
         features = torch.cat([block.to(like) @ whitener for block in self.kept.covariances(x)])
         rotation = principal(features, None if weights is None else torch.from_numpy(weights).to(like))
         like.copy_(whitener @ rotation)
-        for part in features.split(_PIECE):
-            part.copy_(part @ rotation)
+        for start in range(0, len(features), _PIECE):
+            rows = slice(start, start + _PIECE)
+            features[rows] = features[rows] @ rotation
         return features
 
     @torch.no_grad()

@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.matrices import column_means
+from extremegp.engine.scaled_rows import as_csr
 from extremegp.engine.sparse import Matrix
 
 EXACT_ROWS, SUBSET_POINTS = 16384, 4096
@@ -103,7 +104,7 @@ def learn_lengthscales(
         # As the log-likelihood of all rows would be, beside which a prior has its usual meaning.
         loss = 0.5 * n_rows * error.clamp(min=1e-12).log() + 0.5 * (single * held).square().sum() / _SPREAD**2
         optimizer.zero_grad()
-        (loss / n_rows).backward()  # type: ignore[no-untyped-call]
+        (loss / n_rows).backward()
         optimizer.step()
         schedule.step()
     learnt = torch.cat([log_weights(b) for b in range(len(parts))]).detach().numpy()
@@ -137,8 +138,9 @@ def _weights_start(part: Columns, x: Matrix) -> NDArray[np.float64]:
 
 def _gram(x: Any, log_weights: Float[Tensor, " D"]) -> Float[Tensor, "B B"]:
     """exp(-1/2 sum_d w_d (x_id - x_jd)^2) of rows, CSR or an array."""
-    if scipy.sparse.issparse(x):
-        exponents: Tensor = _SparseExponents.apply(log_weights, scipy.sparse.csr_matrix(x))
+    sparse: bool = scipy.sparse.issparse(x)
+    if sparse:
+        exponents: Tensor = _SparseExponents.apply(log_weights, as_csr(x))
     else:
         scaled = torch.from_numpy(np.asarray(x)).float() * (0.5 * log_weights).exp()
         norms = scaled.square().sum(1)

@@ -186,8 +186,10 @@ def principal(features: Float[Tensor, "N M"], weights: Float[Tensor, " N"] | Non
     """A rotation that makes the weighted sum of squares A'A of features diagonal, largest first."""
     squares = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64, device=features.device)
     # In pieces: a sum over many rows in float32 would round small eigenvalues away.
-    for rows in torch.arange(len(features), device=features.device).split(4096):
-        part = features[rows[0] : rows[-1] + 1]
+    for start in range(0, len(features), 4096):
+        rows = slice(start, start + 4096)
+        part = features[rows]
         squares += part.T @ (part if weights is None else part * weights[rows].unsqueeze(1))
     # Orthogonal in any precision, which is what matters.
-    return torch.linalg.eigh(squares.to(features.dtype))[1].flip(1)
+    rotation: Tensor = torch.linalg.eigh(squares.to(features.dtype))[1].flip(1)
+    return rotation

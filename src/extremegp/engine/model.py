@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 import torch
@@ -86,9 +86,7 @@ class VariationalModel(nn.Module):
         self, conditioned: ConditionedLatents, x: Inputs, mean_logits: Float[Tensor, "B K"] | None = None
     ) -> Utilities:
         """The utilities of B inputs; `mean_logits` are what the mean function scales, where they are known."""
-        offset = None
-        if self.features is not None:
-            x = self.features(x)
+        offset, x = None, self.seen(x)
         if self.mean_function is not None:
             offset = self.mean_function(x) if mean_logits is None else self.mean_function.scaled(mean_logits)
         return Utilities.at(self.mixing, conditioned, x, offset)
@@ -113,6 +111,10 @@ class VariationalModel(nn.Module):
             self.features,
         )
 
+    def seen(self, x: Inputs) -> Inputs:
+        """What latents and mean function see of inputs."""
+        return x if self.features is None else self.features.forward(x)
+
     def of_features(self) -> VariationalModel:
         """The same model, parameter by parameter, of the features as inputs."""
         return VariationalModel(self.latents, self.mixing, self.likelihood, self.mean_function)
@@ -133,7 +135,7 @@ class VariationalModel(nn.Module):
         applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
         bias, logits = self.likelihood.start_bias(applies, data.n_counted), None
         if self.mean_function is not None:
-            logits = self.mean_function.fit(data)
+            logits = cast(RegressionMean, self.mean_function).fit(data)  # of features it is fitted beforehand
             # The regression starts from the recorded frequencies itself.
             bias -= self.likelihood.start_bias(data.frequencies, data.n_counted)
         fill(self.mixing.bias, bias)

@@ -15,7 +15,7 @@ from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
 from extremegp.estimators.sequences import SequenceGPClassifier
-from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty
+from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty, UtilityMoments
 from extremegp.storage import models
 
 __all__ = [
@@ -27,6 +27,7 @@ __all__ = [
     "MultiLabelGPClassifier",
     "SequenceGPClassifier",
     "Uncertainty",
+    "UtilityMoments",
     "load",
 ]
 

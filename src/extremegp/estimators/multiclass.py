@@ -96,7 +96,7 @@ class MultiClassGPClassifier(
     likelihood: str | Likelihood = "auto"
     local: Literal["auto", "optimal", "amortised", "stored"] = "auto"
     mixing: Literal["auto", "identity", "factor"] = "auto"
-    latents: Literal["auto", "gp", "landmarks", "linear", "linear-mean-field", "linear-point"] = "auto"
+    latents: Literal["auto", "gp", "landmarks", "linear", "linear-mean-field", "linear-point"] = "auto"  # type: ignore[assignment]
     n_mean_points: int | Literal["auto"] = "auto"
     n_sampled_classes: int | float | Literal["auto"] | None = "auto"
     class_sampling: Literal["frequency", "uniform", "pair"] = "frequency"

@@ -324,7 +324,10 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         X = read_once(X)
         found = self._of_tokens(X, parts)
         novelty = [np.full(len(part), np.nan) for part in found] if self.novelty_ is None else self.predict_novelty(X)
-        return [uncertainty(*part.T, of_tokens) for part, of_tokens in zip(found, novelty, strict=True)]
+        return [
+            uncertainty(part[:, 0], part[:, 1], part[:, 2], of_tokens)
+            for part, of_tokens in zip(found, novelty, strict=True)
+        ]
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Token accuracy: the share of all tokens whose label `predict` has right.

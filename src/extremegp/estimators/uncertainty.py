@@ -53,6 +53,13 @@ def uncertainty(total: Any, aleatoric: Any, variance: Any, novelty: NDArray[np.f
     return Uncertainty(total, aleatoric, total - aleatoric, variance, novelty)
 
 
+class UtilityMoments(NamedTuple):
+    """Posterior means and variances of the utilities, N x K each."""
+
+    mean: NDArray[np.float32]
+    variance: NDArray[np.float32]
+
+
 class TellsUncertainty(TellsNovelty):
     """An estimator of rows with a posterior of its utilities."""
 
@@ -74,7 +81,8 @@ class TellsUncertainty(TellsNovelty):
         parts = [
             (total.sum(1), aleatoric.sum(1), variance.mean(1)) for _, total, aleatoric, variance in self._entropies(x)
         ]
-        return uncertainty(*map(np.concatenate, zip(*parts, strict=True)), self.novelty_of(X))
+        total, aleatoric, variance = map(np.concatenate, zip(*parts, strict=True))
+        return uncertainty(total, aleatoric, variance, self.novelty_of(X))
 
     def predict_label_uncertainty(self, X: Any) -> LabelUncertainty:
         """The same of each of K labels or classes, N x K and dense; entropies of one class per row are N x 1.
@@ -93,11 +101,12 @@ class TellsUncertainty(TellsNovelty):
             raise SettingsError(f"the likelihood {kind.__name__} has no entropies, which uncertainty is made of")
         return predictor.uncertainty(x)
 
-    def predict_utilities(self, X: Any) -> Marginals:
+    def predict_utilities(self, X: Any) -> UtilityMoments:
         """Posterior means and variances of the utilities, of which probabilities are made: two arrays of N x K.
 
         Args:
             X: as in `fit`.
         """
         blocks = [utilities.marginals() for _, utilities in self.predictor().utilities(self._transform(X))]
-        return Marginals(*(part.cpu().numpy().astype(np.float32) for part in Marginals.concatenate(blocks)))
+        mean, variance = (part.cpu().numpy().astype(np.float32) for part in Marginals.concatenate(blocks))
+        return UtilityMoments(mean, variance)

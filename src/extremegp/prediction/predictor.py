@@ -110,8 +110,9 @@ class Predictor:
         if function is None:
             return None
         with torch.no_grad():
-            features = self._model.features or (lambda inputs: inputs)
-            blocks = [function.logits(features(self._inputs(x, rows))).cpu() for rows in self._row_slices(x, 512)]
+            blocks = [
+                function.logits(self._model.seen(self._inputs(x, rows))).cpu() for rows in self._row_slices(x, 512)
+            ]
         logits: NDArray[np.float32] = torch.cat(blocks).numpy()
         return logits
 

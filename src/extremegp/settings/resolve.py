@@ -108,7 +108,7 @@ def landmark_count(params: dict[str, Any], *, n_rows: int, n_labels: int) -> int
     if wanted == "auto":
         # Few functions leave time for features.
         wanted = _LANDMARKS if n_labels > _FEW_LABELS else 2 * _LANDMARKS
-    return min(number("n_inducing", wanted, low=1, integer=True), n_rows)
+    return int(min(number("n_inducing", wanted, low=1, integer=True), n_rows))
 
 
 def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> int:

@@ -18,6 +18,9 @@ from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training,
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
     from extremegp.data import ClassSpace, Vocabulary
     from extremegp.progress import ProgressBar
 
@@ -230,7 +233,7 @@ def _check_measures(request: PredictRequest, suffix: str) -> None:
         raise SettingsError(f"--novelty-threshold must be a p-value above 0 and at most 1; it is {threshold:g}")
 
 
-def _measured(classifier: Any, X: Any, request: PredictRequest) -> NDArray[np.float64] | None:
+def _measured(classifier: Any, X: Any, request: PredictRequest) -> NDArray[np.float32] | None:
     """What is told of every row, a column for each of `_measures`."""
     import numpy as np
 
@@ -243,7 +246,7 @@ def _measured(classifier: Any, X: Any, request: PredictRequest) -> NDArray[np.fl
         novelty = classifier.predict_novelty(X)
     if request.novelty_threshold is not None:
         columns.append(novelty < request.novelty_threshold)
-    return np.stack(columns, axis=1).astype(np.float64) if columns else None
+    return np.stack(columns, axis=1).astype(np.float32) if columns else None
 
 
 def _names_in(hint: Any) -> tuple[Any, ...]:

@@ -41,7 +41,9 @@ class FeatureGP(Latents):
             a: features of the training rows, whose sum of squares A'A is diagonal.
             curvature: of the log-likelihood of a row in each function, P.
         """
-        squares = torch.cat([part.square().sum(0, keepdim=True) for part in a.split(_PIECE)]).sum(0)
+        squares = torch.zeros_like(a[0])
+        for start in range(0, len(a), _PIECE):
+            squares += a[start : start + _PIECE].square().sum(0)
         precision = torch.from_numpy(curvature).to(squares)
         self.posterior.log_scales.copy_(-torch.log1p(precision.unsqueeze(1) * squares))
 
