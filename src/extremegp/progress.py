@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import deque
 from collections.abc import Iterator
 from html import escape
@@ -200,12 +201,12 @@ class _Line:
         return "  ".join([self.name, f"{100 * self.share:.0f} %", *self.parts, self.times[0]])
 
 
-class _Bar:
-    def update(self, line: _Line) -> None:
-        raise NotImplementedError
+class _Bar(ABC):
+    @abstractmethod
+    def update(self, line: _Line) -> None: ...
 
-    def close(self) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def close(self) -> None: ...
 
 
 class _TerminalBar(_Bar):

@@ -39,7 +39,8 @@ from extremegp.engine.matrices import column_counts, csr_of, is_mapped, row_bloc
 from extremegp.engine.mixing import _float64_operator
 from extremegp.errors import DataError
 from extremegp.estimators import fitting
-from extremegp.estimators.fitting import Examples, split, stored_in_memory
+from extremegp.estimators.examples import Examples, split
+from extremegp.estimators.fitting import stored_in_memory
 from extremegp.prediction import predictor as prediction
 
 N, D, K = 37, 11, 5

@@ -9,7 +9,7 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs
 
-from extremegp.engine import feature_regression
+from extremegp.engine import feature_regression, lengthscales
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.landmarks import Landmarks
@@ -229,7 +229,8 @@ def test_a_model_of_features_and_of_rows_are_the_same():
 
 
 @pytest.mark.parametrize("sparse", [True, False])
-def test_the_error_left_out_has_the_gradient_of_its_differences(sparse: bool):
+def test_the_error_left_out_has_the_gradient_of_its_differences(sparse: bool, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(lengthscales, "_COLUMNS", 4)
     x = _x(12)
     rows = scipy.sparse.csr_matrix(x) if sparse else x
     targets, counts = torch.from_numpy(_y()[:12]), torch.rand(12, generator=torch.Generator().manual_seed(0)) + 0.5

@@ -10,8 +10,9 @@ import scipy.sparse
 from extremegp import MultiLabelGPClassifier
 from extremegp.engine.matrices import csr_of
 from extremegp.estimators import fitting
+from extremegp.estimators.examples import Examples
 from extremegp.estimators.multilabel import _FIXED
-from extremegp.settings.resolve import latents_asked
+from extremegp.settings.latents import latents_asked
 from extremegp.training import TrainingSettings
 
 
@@ -34,7 +35,7 @@ def test_rows_of_mapped_inputs_are_read_in_blocks(mapped: bool, tmp_path: Path, 
     monkeypatch.setattr(fitting, "train", train)
     params = MultiLabelGPClassifier(n_inducing=5, mean_function="zero", verbose=False).get_params(deep=False)
     rows = _mapped(x, tmp_path) if mapped else x
-    data = fitting.Examples(rows, y)
+    data = Examples(rows, y)
     fitting.fit_model(
         params,
         data,

@@ -19,7 +19,7 @@ from extremegp import SequenceGPClassifier
 from extremegp.data import Template
 from extremegp.errors import ExtremeGPError, ModelFormatError
 from extremegp.estimators import fitting
-from extremegp.settings.parts import LATENTS
+from extremegp.settings.parts import SEQUENCE_LATENTS
 from extremegp.storage import models as io
 from extremegp.training import NoReporter, TrainingInterrupted
 
@@ -29,7 +29,7 @@ NUMBERS = [np.random.default_rng(s).normal(size=(len(labels), 3)) for s, labels 
 INDEXED = "U0:%x[0,0]\nU1:%x[-1,1]\nB0:%x[0,1]\n"
 
 KINDS: dict[str, tuple[dict[str, Any], Any]] = {
-    **{name: ({"latents": name}, X) for name in LATENTS},
+    **{name: ({"latents": name}, X) for name in SEQUENCE_LATENTS},
     "se": ({"kernel": "se", "frequencies": "var-fixed"}, X),
     "deep": ({"n_layers": 2, "n_hidden": 2, "n_reduced": 3, "frequencies": "var-resampled", "ard": False}, X),
     "random features and linear": ({"linear_term": True, "transitions": "point"}, X),

@@ -6,7 +6,8 @@ import pytest
 from tests.estimators.small import small_classifier
 
 from extremegp.estimators.multilabel import _FIXED
-from extremegp.settings.resolve import latents_asked, model_settings, training_settings
+from extremegp.settings.latents import latents_asked
+from extremegp.settings.resolve import model_settings, training_settings
 from extremegp.training import TrainingSettings
 
 

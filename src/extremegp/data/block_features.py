@@ -148,28 +148,23 @@ class BlockFeatures(Features):
     def _part(self, name: str, block: Any) -> _Part:
         step, factor = self.blocks[name], np.float32(self._factors[name])
         if self._dense[name]:
-            sparse: bool = issparse(block)
-            array = block.toarray() if sparse else block
-            checked: Any = _of_block(name, lambda X: check_inputs(X, step.n_features_in), array)
+            checked: Any = _of_block(name, lambda X: check_inputs(X, step.n_features_in), block)
             # Transformed as it is asked for: an array of all rows might not fit into memory.
-            return _Part(checked, len(checked), lambda rows: step.transform(checked[rows]) * factor, _on_disk(checked))
+            mapped = is_mapped(checked) if issparse(checked) else _on_disk(checked)
+            n_rows, n_columns = checked.shape
+            return _Part(n_columns, n_rows, lambda rows: step.transform(_as_array(checked[rows])) * factor, mapped)
         found = csr_matrix(_of_block(name, step.transform, block))
-        return _Part(found, found.shape[0], lambda rows: _weighed(found[rows], factor), is_mapped(found))
+        counts = np.diff(found.indptr).astype(np.int64)
+        return _Part(counts, found.shape[0], lambda rows: _weighed(found[rows], factor), is_mapped(found))
 
 
 class _Part(NamedTuple):
-    """The features of a block: its matrix, as many rows, some of them, and whether they are on disk."""
+    """The features of a block: stored entries of every row, how many rows, some of them, and whether on disk."""
 
-    matrix: Any
+    counts: NDArray[np.int64] | int
     n_rows: int
     rows: Callable[[slice], Any]
     on_disk: bool
-
-    @property
-    def counts(self) -> NDArray[np.int64] | int:
-        """Stored entries of every row."""
-        sparse: bool = issparse(self.matrix)
-        return np.diff(self.matrix.indptr).astype(np.int64) if sparse else int(self.matrix.shape[1])
 
 
 def input_blocks(X: Any) -> dict[str, Any]:
@@ -237,6 +232,11 @@ def _of_block(name: str, use: Callable[[Any], Any], block: Any) -> Any:
 def _n_rows(block: Any) -> int:
     shape = getattr(block, "shape", None)
     return int(shape[0]) if shape else len(block)
+
+
+def _as_array(rows: Any) -> Any:
+    sparse: bool = issparse(rows)
+    return rows.toarray() if sparse else rows
 
 
 def _on_disk(array: Any) -> bool:

@@ -101,3 +101,19 @@ def _classes(y: Any, name: str) -> tuple[ClassSpace, NDArray[np.int64]]:
     except DataError as error:
         raise DataError(f"the columns of {name} are no names of classes: {error}") from error
     return space, np.argsort(space.encode(list(y.columns)), kind="stable")
+
+
+def refuse_soft_sequences(y: Any) -> None:
+    """Refuse sequences of probabilities in place of labels.
+
+    Raises:
+        DataError: a sequence has them.
+    """
+    several = (list, tuple, np.ndarray)
+    for s, labels in enumerate(y if isinstance(y, several) else ()):
+        if isinstance(labels, several) and len(labels) and isinstance(labels[0], several):
+            raise DataError(
+                f"y[{s}] has several numbers for each token: there are no soft labels of sequences, for they do not "
+                "say how likely whole labellings are; give the sequence once for each that it may have, with its "
+                "probability as sample_weight"
+            )

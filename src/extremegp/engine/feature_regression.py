@@ -7,6 +7,7 @@ classifier in training what the regression says of rows that it has not seen.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -160,7 +161,7 @@ def _positive(t: Tensor, floor: Tensor) -> Tensor:
     return (nn.functional.softplus(t / floor) * floor).clamp_(min=1e-12)
 
 
-def _pieces(a: Float[Tensor, "N M"], y: scipy.sparse.csr_matrix):  # type: ignore[no-untyped-def]
+def _pieces(a: Float[Tensor, "N M"], y: scipy.sparse.csr_matrix) -> Iterator[tuple[slice, Tensor, Tensor]]:
     """Blocks of rows, with their features and labels."""
     for start in range(0, len(a), _PIECE):
         rows = slice(start, min(start + _PIECE, len(a)))

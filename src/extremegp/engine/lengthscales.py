@@ -31,6 +31,7 @@ _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e8
 _SUBSET, _STEPS, _RATE = 800, 70, 0.06
 _SCALE_ROWS = 2000
 _MOST_TARGETS = 128
+_COLUMNS = 4096  # whose products with a gradient are held at once
 _SPREAD = 1.5  # standard deviation of log weights around what they have in common
 
 
@@ -168,7 +169,12 @@ class _SparseExponents(torch.autograd.Function):
         """By w_d: -1/2 sum_i (r_i + c_i) x_id^2 + sum_ij G_ij x_id x_jd, with r, c the sums of G's rows and columns."""
         x, gradient = ctx.x, grad.numpy()
         squares = x.multiply(x).T @ (gradient.sum(0) + gradient.sum(1))
-        crossed = np.asarray(x.multiply((x.T @ gradient.T).T).sum(axis=0)).ravel()
+        crossed, by_column = np.zeros(x.shape[1]), x.tocsc()
+        used = np.flatnonzero(np.diff(by_column.indptr))
+        for start in range(0, len(used), _COLUMNS):
+            columns = used[start : start + _COLUMNS]
+            part = by_column[:, columns]
+            crossed[columns] = np.asarray(part.multiply((part.T @ gradient.T).T).sum(axis=0)).ravel()
         return torch.from_numpy((crossed - 0.5 * squares).astype(np.float32)) * ctx.weights, None
 
 

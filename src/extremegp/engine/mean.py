@@ -8,20 +8,21 @@ share one factorisation. Its leave-one-out predictions, known in closed form (Ra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal, NamedTuple
+from typing import Literal, NamedTuple
 
 import numpy as np
 import scipy.sparse
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.blocks import Block, Columns, columns_of
+from extremegp.engine.kept_rows import KeptRows
 from extremegp.engine.lengthscales import chosen, frequencies_of, learn_lengthscales, noises
 from extremegp.engine.linalg import inverse, inverse_cholesky
-from extremegp.engine.part import Part, TrainingData
-from extremegp.engine.scaled_rows import ScaledRows, as_array, as_csr
+from extremegp.engine.part import TrainingData
+from extremegp.engine.scaled_rows import ScaledRows
 from extremegp.engine.sparse import Inputs, Matrix
 
 Link = Literal["logit", "log"]
@@ -29,7 +30,7 @@ Link = Literal["logit", "log"]
 _FLOOR = 5e-3
 
 
-class RegressionMean(Part):
+class RegressionMean(KeptRows):
     """c link t_k(x), with t_k(x) = mu_k + k(x, X) a_k the regression of label k, and c learnt with the classifier.
 
     The kernel is exp(-1/2 sum_d w_d (x_d - z_d)^2). The link is the logit for labels that are present or not, with t
@@ -46,14 +47,8 @@ class RegressionMean(Part):
             entries.
     """
 
-    points: Float[Tensor, "n_points n_dense"]
-    rows: Int[Tensor, " n_stored"]
-    columns: Int[Tensor, " n_stored"]
-    values: Float[Tensor, " n_stored"]
-    weights: Float[Tensor, " D"]
     coefficients: Float[Tensor, "n_points K"]
     frequencies: Float[Tensor, " K"]
-    shares: Float[Tensor, " n_blocks"]
 
     def __init__(
         self,
@@ -65,23 +60,11 @@ class RegressionMean(Part):
         link: Link = "logit",
         blocks: Sequence[Block] = (),
     ) -> None:
-        super().__init__()
-        self.blocks = tuple(blocks) or (Block(n_features, dense=n_stored is None),)
+        super().__init__(n_points, n_stored, n_features, blocks=blocks)
         self.slope = nn.Parameter(torch.ones(1))
-        if n_dense := sum(block.n_features for block in self.blocks if block.dense):
-            self.register_buffer("points", torch.zeros(n_points, n_dense))
-        if n_stored is not None:
-            self.register_buffer("rows", torch.zeros(n_stored, dtype=torch.int64))
-            self.register_buffer("columns", torch.zeros(n_stored, dtype=torch.int64))
-            self.register_buffer("values", torch.zeros(n_stored))
-        self.register_buffer("weights", torch.ones(n_features))
         self.register_buffer("coefficients", torch.zeros(n_points, n_labels))
         self.register_buffer("frequencies", torch.zeros(n_labels))
-        if len(self.blocks) > 1:
-            self.register_buffer("shares", torch.full((len(self.blocks),), 1 / len(self.blocks)))
-        self.index_limits = {"rows": n_points, "columns": n_features}
         self.link = link
-        self._scaled: tuple[ScaledRows, tuple[Any, ...]] | None = None
 
     def fit(self, data: TrainingData) -> NDArray[np.float32]:
         """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
@@ -114,55 +97,12 @@ class RegressionMean(Part):
 
     def logits(self, x: Inputs) -> Float[Tensor, "B K"]:
         """link t_k(x_i) of new inputs."""
-        points = self.scaled_points()
-        blocks = [block.to(self.coefficients) @ self.coefficients for block in points.of_rows(x).covariances(points)]
+        blocks = [block.to(self.coefficients) @ self.coefficients for block in self.covariances(x)]
         return self.linked(self.frequencies + torch.cat(blocks))
 
     def linked(self, t: Tensor) -> Tensor:
         """The link of regressions t."""
         return torch.logit(t, eps=_FLOOR) if self.link == "logit" else t.clamp(min=_FLOOR).log()
-
-    @torch.no_grad()
-    def keep(self, points: Matrix) -> None:
-        """Set the rows of X."""
-        parts = columns_of(self.blocks)
-        if arrays := [as_array(part.of_matrix(points)) for part in parts if part.dense]:
-            self.points.copy_(torch.cat(arrays, dim=1))
-        if stored := [as_csr(part.of_matrix(points)).tocoo() for part in parts if not part.dense]:
-            first = [part.start for part in parts if not part.dense]
-            columns = np.concatenate([kept.col + start for kept, start in zip(stored, first, strict=True)])
-            rows, values = (np.concatenate([getattr(kept, name) for kept in stored]) for name in ("row", "data"))
-            for buffer, array in ((self.rows, rows), (self.columns, columns), (self.values, values)):
-                buffer.copy_(torch.from_numpy(array))
-
-    def scaled_points(self) -> ScaledRows:
-        """The rows of X in the coordinates of the kernel."""
-        # Loading replaces or overwrites the buffers; a copy of what the points were made of tells.
-        held = [
-            buffer
-            for name in ("points", "values", "weights", "shares")
-            if (buffer := self._buffers.get(name)) is not None
-        ]
-        source = tuple(of for buffer in held for of in (buffer, buffer._version))
-        if self._scaled is None or not all(a is b for a, b in zip(self._scaled[1], source, strict=True)):
-            shares = self.shares.tolist() if len(self.blocks) > 1 else [1.0]
-            self._scaled = ScaledRows(self._kept(), columns_of(self.blocks), self.weights.sqrt().cpu(), shares), source
-        return self._scaled[0]
-
-    def _kept(self) -> list[Any]:
-        """The rows of X, the columns of every block by themselves."""
-        parts, kept, start, matrix = columns_of(self.blocks), [], 0, None
-        if "values" in self._buffers:
-            shape = (len(self.coefficients), len(self.weights))
-            entries = (self.values.cpu().numpy(), (self.rows.cpu().numpy(), self.columns.cpu().numpy()))
-            matrix = scipy.sparse.csr_matrix(entries, shape=shape)
-        for part in parts:
-            if part.dense:
-                kept.append(self.points[:, start : start + part.stop - part.start])
-                start += part.stop - part.start
-            else:
-                kept.append(part.of_matrix(matrix))
-        return kept
 
 
 class Fitted(NamedTuple):

@@ -23,7 +23,8 @@ from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.budget import fit_within_budget
 from extremegp.estimators.distances import TellsNovelty
-from extremegp.estimators.fitting import Examples, check_dense, instance_noise
+from extremegp.estimators.examples import Examples
+from extremegp.estimators.fitting import check_dense, instance_noise
 from extremegp.estimators.kept import Kept
 from extremegp.estimators.origin import Origin, split_history
 from extremegp.estimators.parameters import complete_docstring

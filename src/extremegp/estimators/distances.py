@@ -44,14 +44,13 @@ class TellsNovelty:
             DataError: X cannot be used.
             SettingsError: the model is of an earlier version, which kept no distances.
         """
-        novelty = self._kept_novelty()
-        return novelty.p_values(self._transform(X), self.features_.unknown_shares(X))
+        return self._kept_novelty().p_values(self._transform(X), self.features_.unknown_shares(X))
 
-    def novelty_of(self, X: Any) -> NDArray[Any]:
-        """As `predict_novelty`, and NaN where the model cannot tell."""
+    def novelty_of(self, X: Any, x: FloatMatrix) -> NDArray[Any]:
+        """As `predict_novelty`, of rows X whose features x are known, and NaN where the model cannot tell."""
         if self.novelty_ is None:
-            return np.full(self._transform(X).shape[0], np.nan)
-        return self.predict_novelty(X)
+            return np.full(x.shape[0], np.nan)
+        return self.novelty_.p_values(x, self.features_.unknown_shares(X))
 
     def _kept_novelty(self) -> Novelty:
         check_is_fitted(self, "model_")

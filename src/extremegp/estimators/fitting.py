@@ -13,27 +13,27 @@ import torch
 from numpy.typing import NDArray
 
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
-from extremegp.data.rows import take_rows
-from extremegp.engine.blocks import Block
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.latents import Marginals
-from extremegp.engine.matrices import is_mapped, suited_form
+from extremegp.engine.matrices import is_mapped
 from extremegp.engine.mean import points_kept
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.origin import DataOrigin, content_hash, fingerprint
+from extremegp.estimators.examples import Examples
+from extremegp.estimators.origin import content_hash, fingerprint
 from extremegp.estimators.weights import check_likelihood, first_gains, weighted_mean
 from extremegp.metrics import TopK
 from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter, estimate_scatter
 from extremegp.prediction.predictor import Predictor
-from extremegp.settings.domains import choice, number
+from extremegp.settings.domains import choice
+from extremegp.settings.latents import landmark_count
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.resolve import landmark_count, model_settings, regression_points, training_settings
+from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
 from extremegp.training.landmarks import start_on_landmarks
@@ -46,58 +46,6 @@ _VALIDATION_DRAWS = 8
 _MANY_POINTS = 2000
 # Consecutive rows of mapped inputs that are trained on near each other: some megabytes, as disks like to be read.
 _MAPPED_BLOCK = 4096
-
-
-class Examples(NamedTuple):
-    """Labelled rows, or the elements of sequences one after the other.
-
-    Attributes:
-        x: inputs, N x D.
-        y: labels, N x K, or probabilities of labels or classes; of a class never seen in training a row has none.
-        lengths: of the sequences; None where rows stand alone.
-        weights: what each row counts, or each sequence, none of them 0; None where all count once.
-        blocks: of the features; none where all are of one kind.
-    """
-
-    x: FloatMatrix
-    y: FloatCSR
-    lengths: NDArray[np.int64] | None = None
-    weights: NDArray[np.float64] | None = None
-    blocks: tuple[Block, ...] = ()
-
-    @property
-    def n_units(self) -> int:
-        """How many rows or sequences."""
-        return self.x.shape[0] if self.lengths is None else len(self.lengths)
-
-    @property
-    def row_weights(self) -> NDArray[np.float64] | None:
-        """What each row counts: that of its sequence."""
-        if self.weights is None or self.lengths is None:
-            return self.weights
-        return np.repeat(self.weights, self.lengths)
-
-    def part(self, units: NDArray[np.int64]) -> Examples:
-        """Some of the rows or sequences."""
-        weights = None if self.weights is None else self.weights[units]
-        if self.lengths is None:
-            return self._replace(x=take_rows(self.x, units), y=take_rows(self.y, units), weights=weights)
-        ends, lengths = np.cumsum(self.lengths)[units], self.lengths[units]
-        rows = np.concatenate([np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)])
-        return Examples(self.x[rows], self.y[rows], lengths, weights)
-
-    def in_suited_form(self) -> Examples:
-        """With inputs in the form that is faster for them, CSR or an array: equal numbers then train equal models."""
-        return self if self.blocks else self._replace(x=suited_form(self.x))
-
-    def origin(self, content: str) -> DataOrigin:
-        """What is told of it, whose hash is known."""
-        (n_rows, n_features), n_labels = self.x.shape, self.y.shape[1]
-        return DataOrigin(n_rows, n_features, n_labels, self.n_units, content)
-
-    def arrays(self) -> list[Any]:
-        """All of it, for a fingerprint."""
-        return [part for part in (self.x, self.y, self.lengths, self.weights) if part is not None]
 
 
 class FittedModel(NamedTuple):
@@ -279,23 +227,6 @@ def _batch_sizes(data: Examples, training: TrainingSettings, *, has_classes: boo
         "batch_stored": tokens * stored_in_memory(data.x) // data.x.shape[0],
         "n_draws": training.n_draws,
     }
-
-
-def split(
-    data: Examples, *, fraction: Any, patience: Any, rng: np.random.Generator
-) -> tuple[Examples, Examples | None]:
-    """Training part and validation part, if any.
-
-    Raises:
-        SettingsError: `fraction` is outside its domain, or there is patience without validation.
-    """
-    held = int(number("validation_fraction", fraction, low=0, high=0.9) * data.n_units)
-    if not held:
-        if patience is not None:
-            raise SettingsError("patience needs validation data: set validation_fraction, or pass validation")
-        return data, None
-    order = rng.permutation(data.n_units)
-    return data.part(order[held:]), data.part(order[:held])
 
 
 def instance_noise(

@@ -246,7 +246,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         x = self._transform(X)
         parts = [parts for _, *parts in self.predictor().uncertainty(x)]
         total, aleatoric, variance = map(np.concatenate, zip(*parts, strict=True))
-        return uncertainty(total, aleatoric, variance, self.novelty_of(X))
+        return uncertainty(total, aleatoric, variance, self.novelty_of(X, x))
 
     def _likely(self, x: FloatMatrix) -> Iterator[scipy.sparse.csr_matrix]:
         for rows, evidence, _, probabilities in self.predictor().candidates(x):

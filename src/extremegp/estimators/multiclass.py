@@ -21,13 +21,15 @@ from extremegp.errors import DataError
 from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.distances import fit_novelty
-from extremegp.estimators.fitting import Examples, check_lengths, split
+from extremegp.estimators.examples import Examples, split
+from extremegp.estimators.fitting import check_lengths
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
 from extremegp.estimators.weights import first_gains, label_counts, weighted_mean, without_absent
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import stack
 from extremegp.settings.domains import number
-from extremegp.settings.resolve import class_params, latents_asked
+from extremegp.settings.latents import latents_asked
+from extremegp.settings.resolve import class_params
 
 
 @dataclass(kw_only=True, repr=False, eq=False)

@@ -17,7 +17,8 @@ from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.distances import fit_novelty
-from extremegp.estimators.fitting import Examples, check_lengths, split
+from extremegp.estimators.examples import Examples, split
+from extremegp.estimators.fitting import check_lengths
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, checked_ranking, encode_as_known
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
 from extremegp.estimators.weights import label_counts, without_absent
@@ -26,7 +27,8 @@ from extremegp.prediction.known_labels import GivenVariance
 from extremegp.prediction.label_index import LabelIndex
 from extremegp.prediction.predictor import Predictor, RankedBy, check_given, stack
 from extremegp.settings.domains import choice
-from extremegp.settings.resolve import label_propensities, latents_asked
+from extremegp.settings.latents import latents_asked
+from extremegp.settings.resolve import label_propensities
 
 _FIXED = {"mixing": "factor", "local": "optimal", "n_mean_points": "auto"}
 

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import ClassSpace, FloatMatrix, Template, encode_classes, encode_label_sequences, one_hot
 from extremegp.data.sequence_features import WEIGHTINGS, SequenceFeatures
+from extremegp.data.soft_labels import refuse_soft_sequences
 from extremegp.data.validation import check_weights
 from extremegp.engine import chain
 from extremegp.engine.kernels import Kernel
@@ -25,7 +26,8 @@ from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import VariationalEstimator
 from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.distances import TellsTokenNovelty, fit_novelty, read_once
-from extremegp.estimators.fitting import DTYPES, Examples, split
+from extremegp.estimators.examples import Examples, split
+from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.parameters import TrainingParameters
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import without_absent
@@ -163,7 +165,7 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
             raise DataError("SequenceGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
         features = self._features_step(self.get_params(deep=False))
-        _refuse_soft(y)
+        refuse_soft_sequences(y)
         X = read_once(X)
         X, y, weights = without_absent(X, y, sample_weight, of="sequence")
         x, lengths = features.fit_transform(X)
@@ -378,22 +380,6 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
     @classmethod
     def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> SequenceFeatures:
         return SequenceFeatures.from_state(config, arrays)
-
-
-def _refuse_soft(y: Any) -> None:
-    """Refuse sequences of probabilities in place of labels.
-
-    Raises:
-        DataError: a sequence has them.
-    """
-    several = (list, tuple, np.ndarray)
-    for s, labels in enumerate(y if isinstance(y, several) else ()):
-        if isinstance(labels, several) and len(labels) and isinstance(labels[0], several):
-            raise DataError(
-                f"y[{s}] has several numbers for each token: there are no soft labels of sequences, for they do not "
-                "say how likely whole labellings are; give the sequence once for each that it may have, with its "
-                "probability as sample_weight"
-            )
 
 
 def _entropy(p: torch.Tensor) -> torch.Tensor:

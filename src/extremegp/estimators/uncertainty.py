@@ -82,7 +82,7 @@ class TellsUncertainty(TellsNovelty):
             (total.sum(1), aleatoric.sum(1), variance.mean(1)) for _, total, aleatoric, variance in self._entropies(x)
         ]
         total, aleatoric, variance = map(np.concatenate, zip(*parts, strict=True))
-        return uncertainty(total, aleatoric, variance, self.novelty_of(X))
+        return uncertainty(total, aleatoric, variance, self.novelty_of(X, x))
 
     def predict_label_uncertainty(self, X: Any) -> LabelUncertainty:
         """The same of each of K labels or classes, N x K and dense; entropies of one class per row are N x 1.

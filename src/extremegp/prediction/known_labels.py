@@ -55,6 +55,10 @@ class InstanceNoise(NamedTuple):
         """Utilities of instances some of whose labels are known, see `utilities_given`."""
         return utilities_given(utilities, given, self, variance=variance)
 
+    def mean_given(self, utilities: Utilities, given: scipy.sparse.csr_matrix) -> Float[Tensor, "B K"]:
+        """The means of these alone."""
+        return mean_utilities_given(utilities, given, self)
+
     @classmethod
     def none(cls, like: Tensor, n_functions: int) -> InstanceNoise:
         """No scatter: V is the posterior of the functions alone, as in the papers."""

@@ -86,6 +86,10 @@ class LabelScatter(NamedTuple):
             variances[rows] = own + left.clamp(min=0.0)
         return Marginals(mean, variances)
 
+    def mean_given(self, utilities: Utilities, given: scipy.sparse.csr_matrix) -> Float[Tensor, "B K"]:
+        """The means of these alone."""
+        return self.given(utilities, given, variance="map").mean
+
 
 def widened_mean(
     mean: Float[Tensor, "B K"], variance: Float[Tensor, "B K"] | float, scatter: Float[Tensor, " K"]

@@ -131,10 +131,7 @@ class Predictor:
         """E f_ik, that labels are ranked by, or given labels the utility at the mode, with the rows they belong to."""
         for rows, utilities in self.utilities(x):
             with torch.no_grad():
-                if given is None:
-                    means = utilities.means()
-                else:
-                    means = self._noise.given(utilities, given[rows], variance="map").mean
+                means = utilities.means() if given is None else self._noise.mean_given(utilities, given[rows])
             yield rows, means.cpu().numpy()
 
     def probabilities(

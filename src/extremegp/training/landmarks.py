@@ -134,7 +134,7 @@ class _Trial(NamedTuple):
         kept, n_stored = points_kept(x, min(_LANDMARKS, len(fitted)), blocks)
         landmarks = Landmarks(kept, n_stored, data.x.shape[1], blocks=blocks)
         rows = landmarks.kept
-        rows.keep(x[np.linspace(0, len(fitted) - 1, kept).round().astype(np.int64)])
+        rows.keep(x[chosen(len(fitted), kept)])
         if len(rows.blocks) > 1:
             rows.shares.copy_(torch.from_numpy(learnt.shares))
         weights = torch.from_numpy(np.exp(learnt.log_weights))
