@@ -217,7 +217,7 @@ def test_small_classes_of_a_confusion_matrix_are_one(form: Callable) -> None:
         (lambda: plots.label_report({}, curve_of([[0.5, 0]], [[1, 1]])), DataError, "needs probabilities"),
         (lambda: plots.risk_coverage_curves({}), DataError, "one or more predictions"),
         (
-            lambda: plots.risk_coverage_curves({"none": RiskCoverage(np.zeros(0), np.zeros(0))}),
+            lambda: plots.risk_coverage_curves({"none": RiskCoverage(*np.zeros((3, 0)))}),
             DataError,
             "one or more predictions",
         ),

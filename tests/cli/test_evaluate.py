@@ -17,6 +17,7 @@ from sklearn.metrics import (
     precision_recall_fscore_support,
 )
 from tests.cli.conftest import N_LABELS, Run
+from tests.reference import risks as reference
 
 import extremegp
 from extremegp.cli.tasks import labels as task
@@ -45,6 +46,11 @@ def test_metrics_are_those_of_the_dense_predictions(files: Path, model: Path, ru
     happened = np.where(y > 0, p, 1 - p.astype(np.float64))
     assert metrics["log_loss"] == pytest.approx(-np.log(happened).sum(axis=1).mean(), rel=1e-5)
     assert metrics["brier"] == pytest.approx(np.square(p - y).sum(axis=1).mean(), rel=1e-5)
+    rows = reference.of_labels(y.tolist(), p.astype(np.float64).tolist())
+    expected = reference.areas(rows, "log_loss")
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-5)
+    # The entropies are those that the model itself tells.
+    np.testing.assert_allclose(rows[2], classifier.predict_uncertainty(data.X).total, rtol=1e-5)
     assert metrics["seconds"] > 0
     assert {"PSP@5", "nDCG@5", "ece", "ece_top"} <= metrics.keys()
 
@@ -56,14 +62,18 @@ def test_of_many_labels_the_best_of_each_row_are_measured(
     everything = _evaluated(run, model, files / "test.txt", "--by", by)
     monkeypatch.setattr(task, "DENSE_LABELS", N_LABELS - 1)
     best = _evaluated(run, model, files / "test.txt", "--by", by)
-    of_all = {"log_loss", "brier", "ece", "ece_top"}
-    assert best.keys() - everything.keys() == {"log_loss_top20", "ece_top20"}
+    areas = {f"aurc_log_loss{{}}_{what}" for what in ("by_entropy", "by_max_p", "best")}
+    of_all = {"log_loss", "brier", "ece", "ece_top", *(name.format("") for name in areas)}
+    of_best = {name.format("_top20") for name in areas}
+    assert best.keys() - everything.keys() == {"log_loss_top20", "ece_top20", *of_best}
     assert "ECE@3" in best
     assert everything.keys() - best.keys() == of_all
     for name in everything.keys() - of_all - {"seconds"}:
         assert best[name] == pytest.approx(everything[name])
     # All labels are among the 20 best.
     assert best["log_loss_top20"] == pytest.approx(everything["log_loss"] / N_LABELS, rel=1e-5)
+    for name in areas:
+        assert best[name.format("_top20")] == pytest.approx(everything[name.format("")] / N_LABELS, rel=1e-5)
     assert best["ece_top20"] == pytest.approx(everything["ece"], rel=1e-5)
 
 
@@ -113,6 +123,11 @@ def test_tables_say_what_was_chosen_on_the_rows(files: Path, model: Path, run: R
     assert ["best_macro_f1", f"{100 * metrics['best_macro_f1']:.2f}"] in lines
     assert f"the threshold {metrics['best_threshold']:.3g}" in shown
     assert "chosen on these rows, and not applied" in shown
+    for loss, of_all in (("error", 1 - metrics["P@1"]), ("log_loss", metrics["log_loss"])):
+        areas = (metrics[f"aurc_{loss}_{what}"] for what in ("by_entropy", "by_max_p", "best"))
+        numbers = [f"{number:.4g}" for number in (of_all, *areas)]
+        assert any(line[0] == loss and line[-4:] == numbers for line in lines if line)
+    assert "aurc" not in shown
     assert "Labels of probability 0.5 or more" in shown
     assert "Labels with the lowest F1" in shown
     # ECE is no ranking.

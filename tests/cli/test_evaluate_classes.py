@@ -19,6 +19,7 @@ from sklearn.metrics import (
     precision_recall_fscore_support,
 )
 from tests.cli.conftest import CLASSES, Run, blobs
+from tests.reference import risks as reference
 
 import extremegp
 
@@ -54,6 +55,9 @@ def test_metrics_are_those_of_the_dense_predictions(noisy: Path, class_model: Pa
     assert metrics["brier"] == pytest.approx(np.square(p - one_hot).sum(axis=1).mean(), rel=1e-4)
     assert metrics["balanced_accuracy"] == pytest.approx(balanced_accuracy_score(truth, predicted))
     assert metrics["macro_f1"] == pytest.approx(f1_score(truth, predicted, average="macro"))
+    codes = np.searchsorted(CLASSES, truth)
+    expected = reference.areas(reference.of_classes(codes.tolist(), p.tolist()), "nlpd")
+    assert {name: metrics[name] for name in expected} == pytest.approx(expected, rel=1e-4)
     assert metrics["coverage"] == 1.0
     assert 0 < metrics["ece"] < 1
     assert metrics["seconds"] > 0

@@ -12,6 +12,7 @@ import scipy.sparse
 from sklearn.metrics import average_precision_score, f1_score
 from tests.cli.conftest import N_FEATURES, N_LABELS, Run
 from tests.label_tree.test_training import InterruptAfter
+from tests.reference import risks as reference
 
 import extremegp
 from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
@@ -54,6 +55,13 @@ def test_trees_are_evaluated_label_by_label(
     y, p = data.Y.toarray().astype(int), extremegp.load(tree_model).predict_proba(data.X)
     assert metrics["micro_f1"] == pytest.approx(f1_score(y, p >= 0.5, average="micro"))
     assert metrics["macro_average_precision"] == pytest.approx(average_precision_score(y, p))
+    expected = reference.areas(reference.of_labels(y.tolist(), p.astype(float).tolist()), "log_loss")
+    # Without the dense probabilities losses are of the candidates, which are all labels here, and means over these.
+    name, scale = ("log_loss", 1) if dense else ("log_loss_top20", N_LABELS)
+    assert metrics["aurc_error_by_max_p"] == pytest.approx(expected["aurc_error_by_max_p"])
+    areas = (f"aurc_{{}}_{what}" for what in ("by_entropy", "by_max_p", "best"))
+    for area in areas:
+        assert scale * metrics[area.format(name)] == pytest.approx(expected[area.format("log_loss")], rel=1e-4)
     assert len((tmp_path / "each.csv").read_text().splitlines()) == 1 + N_LABELS
     assert (tmp_path / "labels.png").read_bytes().startswith(b"\x89PNG")
 

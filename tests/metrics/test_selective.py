@@ -9,7 +9,17 @@ from hypothesis import strategies as st
 from tests.reference import sequences as reference
 
 from extremegp.errors import DataError
-from extremegp.metrics import risk_coverage
+from extremegp.metrics import loss_coverage, risk_coverage
+
+
+@given(st.lists(st.tuples(st.integers(-4, 9), st.integers(0, 3)), min_size=1, max_size=6))
+def test_the_mean_loss_is_that_of_the_orders_that_confidence_allows(predictions: list[tuple[int, int]]) -> None:
+    losses, confidence = (list(values) for values in zip(*predictions, strict=True))
+    found = loss_coverage(losses, confidence)
+    np.testing.assert_allclose(found.risk, reference.mean_losses(losses, confidence), atol=1e-12)
+    best = reference.mean_losses(losses, [-loss for loss in losses])
+    np.testing.assert_allclose(found.best_risk, best, atol=1e-12)
+    assert (found.area, found.best_area) == pytest.approx((np.mean(found.risk), np.mean(best)), abs=1e-12)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 3)), min_size=1, max_size=6))
@@ -65,11 +75,27 @@ def test_confidences_of_unsigned_integers_are_ranked_by_value() -> None:
         (np.zeros(0, bool), np.zeros(0), "one or more"),
         ([True, False], [0.5], r"shape \(2,\) and float64 of shape \(1,\)"),
         ([1, 0], [0.5, 0.5], "boolean"),
-        ([True], ["a"], "boolean and a confidence"),
-        ([[True]], [[0.5]], "boolean"),
+        ([True], ["a"], "loss and a confidence"),
+        ([[True]], [[0.5]], "loss and a confidence"),
         ([True, False, True], [0.5, np.nan, np.nan], "prediction 1 is NaN"),
     ],
 )
 def test_unusable_predictions_are_refused(correct: list, confidence: list, message: str) -> None:
     with pytest.raises(DataError, match=message):
         risk_coverage(correct, confidence)
+
+
+@pytest.mark.parametrize(
+    ("losses", "confidence", "message"),
+    [
+        ([], [], "one or more"),
+        ([0.5, np.inf], [1, 2], "the loss of prediction 1 is inf"),
+        ([np.nan], [1], "the loss of prediction 0 is nan"),
+        (["a"], [1], "a loss and a confidence"),
+        ([1.0, 2.0], [1], r"float64 of shape \(2,\) and int64 of shape \(1,\)"),
+        ([1.0], [np.nan], "the confidence of prediction 0 is NaN"),
+    ],
+)
+def test_unusable_losses_are_refused(losses: list, confidence: list, message: str) -> None:
+    with pytest.raises(DataError, match=message):
+        loss_coverage(losses, confidence)

@@ -60,10 +60,15 @@ def span_metrics(true: Sequence[Sequence[Span]], predicted: Sequence[Sequence[Sp
 
 def risk_curve(correct: Sequence[bool], confidence: Sequence[float]) -> list[float]:
     """Share of errors among the first 1, 2, .. predictions: the mean over all orders of descending confidence."""
+    return mean_losses([float(not right) for right in correct], confidence)
+
+
+def mean_losses(losses: Sequence[float], confidence: Sequence[float]) -> list[float]:
+    """Mean loss of the first 1, 2, .. predictions: the mean over all orders of descending confidence."""
     curves = []
-    for order in itertools.permutations(range(len(correct))):
+    for order in itertools.permutations(range(len(losses))):
         if all(confidence[a] >= confidence[b] for a, b in itertools.pairwise(order)):
-            curves.append([sum(not correct[i] for i in order[:n]) / n for n in range(1, len(order) + 1)])
+            curves.append([sum(losses[i] for i in order[:n]) / n for n in range(1, len(order) + 1)])
     return np.mean(curves, axis=0).tolist()
 
 

@@ -19,6 +19,13 @@ label: none is applied, and on other rows they do less well. With more than
 20,000 labels these are of each row's 100 best; what is missing has no
 probability above exact_above.
 
+Where only the surest rows are predicted: of the error of a row's most
+probable label and of its log_loss, aurc_error_by_max_p and so on, the mean
+over coverages of the mean over the rows kept (the area under the curve of
+risk over coverage), with rows ranked by their greatest probability (max_p)
+and by the entropy of all (entropy), and the least area of any ranking (best).
+Of one class per row the same, of error and nlpd.
+
 Of one class per row: accuracy, error, top3_accuracy and so on (--ks), nlpd
 (nats per row), brier, ece of the predicted class, and over the classes that
 occur their balanced_accuracy (mean recall), macro_f1 and coverage (the share
@@ -39,7 +46,8 @@ fractions from 0 to 1.
 
 \b
 JSON:
-  {"metrics": {"P@1": 0.66, "log_loss": 9.1, "seconds": 2.5, ...},
+  {"metrics": {"P@1": 0.66, "log_loss": 9.1, "aurc_error_by_max_p": 0.15,
+   "aurc_log_loss_by_entropy": 5.2, "seconds": 2.5, ...},
    "n_rows": 2515, "n_labels": 159, "n_unknown_label_entries": 0,
    "threshold": 0.5, "exact_above": 0.0,
    "labels": {"python": {"support": 80, "f1": 0.7, "best_threshold": 0.4,

@@ -14,7 +14,8 @@ from extremegp.metrics.probability import (
 from extremegp.metrics.propensity import PROPENSITY_PRESETS, propensities, psndcg_at_k, psp_at_k
 from extremegp.metrics.ranking import macro_recall_at_k, ndcg_at_k, precision_at_k, recall_at_k
 from extremegp.metrics.report import evaluate_topk
-from extremegp.metrics.selective import RiskCoverage, risk_coverage
+from extremegp.metrics.risks import ClassRisks, LabelRisks, RowRisks, TopLabelRisks
+from extremegp.metrics.selective import RiskCoverage, loss_coverage, risk_coverage
 from extremegp.metrics.sequences import SequenceMetrics, evaluate_sequences
 from extremegp.metrics.spans import SpanScore, looks_like_spans
 from extremegp.metrics.topk import TopK
@@ -22,16 +23,20 @@ from extremegp.metrics.topk import TopK
 __all__ = [
     "PROPENSITY_PRESETS",
     "ClassMetrics",
+    "ClassRisks",
     "LabelMetrics",
+    "LabelRisks",
     "PerClass",
     "PerLabel",
     "PrecisionRecall",
     "ProbabilityMetrics",
     "Reliability",
     "RiskCoverage",
+    "RowRisks",
     "SequenceMetrics",
     "SpanScore",
     "TopK",
+    "TopLabelRisks",
     "TopProbabilityMetrics",
     "brier_score",
     "evaluate_classes",
@@ -41,6 +46,7 @@ __all__ = [
     "expected_calibration_error",
     "log_loss",
     "looks_like_spans",
+    "loss_coverage",
     "macro_recall_at_k",
     "ndcg_at_k",
     "precision_at_k",

@@ -76,7 +76,7 @@ class ClassMetrics:
                 -1 .. K - 1, or shapes differ. The block then leaves no trace.
         """
         block, classes = np.asarray(probabilities), np.asarray(truth)
-        self._check(block, classes)
+        check_class_block(block, classes, self.n_classes)
         classes = classes.astype(np.int64)
         best = TopK.from_scores(block, len(self._right)).labels
         hits = best == classes[:, None]
@@ -90,31 +90,6 @@ class ClassMetrics:
         self._squares += float(squares + (1.0 - 2.0 * own).sum())
         self._bins.add(block[rows, best[:, 0]].astype(np.float64), hits[:, 0])
         self._confusion.add(classes, best[:, 0])
-
-    def _check(self, block: NDArray[Any], classes: NDArray[Any]) -> None:
-        if block.ndim != 2 or block.dtype.kind != "f" or block.shape[1] != self.n_classes:
-            raise DataError(
-                f"probabilities must be a dense float block of rows x {self.n_classes} classes; "
-                f"got {block.dtype} of shape {block.shape}"
-            )
-        if classes.shape != block.shape[:1] or classes.dtype.kind not in "iu":
-            raise DataError(
-                f"truth must hold an integer class for each of {len(block)} rows; got {classes.dtype} of shape "
-                f"{classes.shape}"
-            )
-        for row in np.flatnonzero((classes < UNKNOWN) | (classes >= self.n_classes))[:1]:
-            raise DataError(
-                f"row {row} of this block has class {classes[row]}; classes are 0 to {self.n_classes - 1}, or -1 for "
-                "one never seen in training"
-            )
-        with np.errstate(invalid="ignore"):
-            lowest, total = block.min(axis=1), block.sum(axis=1, dtype=np.float64)
-        # Written so that NaN fails it too.
-        for row in np.flatnonzero(~((lowest >= 0) & (np.abs(total - 1.0) <= SUM_TOLERANCE)))[:1]:
-            raise DataError(
-                f"row {row} of this block sums to {total[row]:.6g}, its least probability is {lowest[row]:.6g}: the "
-                "probabilities of a row must be at least 0 and sum to 1; pass probabilities, not logits"
-            )
 
     def merge(self, other: ClassMetrics) -> None:
         """Add what another accumulator has seen, as if its blocks had come here.
@@ -203,3 +178,34 @@ def evaluate_classes(
     metrics = ClassMetrics(block.shape[1], n_bins=n_bins, ks=ks)
     metrics.update(block, truth)
     return metrics.compute()
+
+
+def check_class_block(block: NDArray[Any], classes: NDArray[Any], n_classes: int) -> None:
+    """Check a block of probabilities, B x K, and the class of each row.
+
+    Raises:
+        DataError: as `ClassMetrics.update`.
+    """
+    if block.ndim != 2 or block.dtype.kind != "f" or block.shape[1] != n_classes:
+        raise DataError(
+            f"probabilities must be a dense float block of rows x {n_classes} classes; "
+            f"got {block.dtype} of shape {block.shape}"
+        )
+    if classes.shape != block.shape[:1] or classes.dtype.kind not in "iu":
+        raise DataError(
+            f"truth must hold an integer class for each of {len(block)} rows; got {classes.dtype} of shape "
+            f"{classes.shape}"
+        )
+    for row in np.flatnonzero((classes < UNKNOWN) | (classes >= n_classes))[:1]:
+        raise DataError(
+            f"row {row} of this block has class {classes[row]}; classes are 0 to {n_classes - 1}, or -1 for "
+            "one never seen in training"
+        )
+    with np.errstate(invalid="ignore"):
+        lowest, total = block.min(axis=1), block.sum(axis=1, dtype=np.float64)
+    # Written so that NaN fails it too.
+    for row in np.flatnonzero(~((lowest >= 0) & (np.abs(total - 1.0) <= SUM_TOLERANCE)))[:1]:
+        raise DataError(
+            f"row {row} of this block sums to {total[row]:.6g}, its least probability is {lowest[row]:.6g}: the "
+            "probabilities of a row must be at least 0 and sum to 1; pass probabilities, not logits"
+        )

@@ -40,16 +40,17 @@ STYLE: dict[Any, Any] = {
 
 
 def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, title: str | None = None) -> Figure:
-    """Error of the predictions that are kept against their share, the most confident kept first.
+    """Risk of the predictions that are kept against their share, the most confident kept first.
 
-    The vertical range leaves out the first tenth of the predictions, whose errors are shares of few.
+    The vertical range leaves out the first tenth of the predictions, whose risks are means of few.
 
     Args:
-        curves: what `risk_coverage` or `SequenceMetrics.risk_coverage` gave, or several by name.
+        curves: what `risk_coverage`, `loss_coverage` or `risk_coverage` of metrics gave, or several by name.
         title: text above; the area under the curve (AURC) follows it, or the name of each of several.
 
     Returns:
-        One panel: each curve and, dashed, that of confidences that put every right prediction before every wrong one.
+        One panel: each curve and, dashed, that of confidences that put the least losses first: every right prediction
+        before every wrong one.
 
     Raises:
         DataError: there is nothing to draw.
@@ -65,7 +66,7 @@ def risk_coverage_curves(curves: RiskCoverage | Mapping[str, RiskCoverage], *, t
             axis.plot(curve.coverage[shown], curve.risk[shown], color=colour, label=label)
             axis.plot(curve.coverage[shown], curve.best_risk[shown], color=colour, linewidth=1, linestyle="--")
         highest = max(float(curve.risk[len(curve.risk) // 10 :].max()) for curve in named.values())
-        axis.set(xlim=(0, 1), ylim=(0, 1.05 * highest or 1.0), xlabel="share kept", ylabel="error of what is kept")
+        axis.set(xlim=(0, 1), ylim=(0, 1.05 * highest or 1.0), xlabel="share kept", ylabel="risk of what is kept")
         describe(axis, named, title, lambda curve: f"AURC {curve.area:.3f}")
     return figure
 

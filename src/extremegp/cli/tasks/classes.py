@@ -53,7 +53,7 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
         return class_space(y, source)
 
     def evaluate(self, classifier: MultiClassGPClassifier, request: EvaluateRequest, report: Report) -> None:
-        from extremegp.metrics import ClassMetrics
+        from extremegp.metrics import ClassMetrics, ClassRisks
 
         source, per_class = request.source, request.per_class
         reports.check_per_class(per_class)
@@ -62,10 +62,12 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
         rows = read(source, one_class=True, known=Known.of_model(classifier))
         codes = class_codes(rows.y, source, classifier.label_space_)
         names = [str(name) for name in classifier.classes_]
-        quality = ClassMetrics(len(names), ks=request.ks)
+        quality, risks = ClassMetrics(len(names), ks=request.ks), ClassRisks(len(names))
         for block, probabilities in classifier.predictor().probabilities(classifier.features_.transform_new(rows.X)):
             quality.update(probabilities, codes[block])
-        metrics = quality.compute() | {"seconds": report.seconds}
+            risks.update(probabilities, codes[block])
+        areas = risks.compute()
+        metrics = quality.compute() | areas | {"seconds": report.seconds}
         each, confusion = quality.per_class(), quality.confusion()
         if per_class is not None:
             reports.write_per_class(per_class, names, each)
@@ -76,13 +78,14 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
         report.table(
             f"{request.model} on {source.path}",
             ("metric", "%"),
-            [(name, percent(value)) for name, value in metrics.items() if name not in _PROBABILITIES],
+            [(name, percent(value)) for name, value in metrics.items() if name not in {*_PROBABILITIES, *areas}],
         )
         report.table(
             "Probabilities",
             ("metric", "value"),
             [(called, f"{metrics[name]:.4g}") for name, called in _PROBABILITIES.items()],
         )
+        reports.show_risks(report, risks, {"nlpd": " (nats/row)"})
         reports.show_lowest(report, self.label, self.rows, names, each)
         reports.show_confusions(report, self.label, self.rows, names, confusion)
         if quality.n_unknown:

@@ -22,7 +22,7 @@ from extremegp.presets import PRESETS
 
 if TYPE_CHECKING:
     from extremegp.estimators import MultiLabelEstimator
-    from extremegp.metrics import LabelMetrics, Reliability, TopK
+    from extremegp.metrics import LabelMetrics, Reliability, RowRisks, TopK
 
 TREE_LABELS = 20_000
 """With more labels than this, the default is a model of label trees: measured, see docs/scaling.md."""
@@ -137,7 +137,7 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
             curve = found.labels.precision_recall()
             write_plot(request.plot, label_report(found.reliability, curve, title=source.path.name))
         metrics = found.metrics | {"seconds": report.seconds}
-        _show(report, f"{request.model} on {source.path}", ks, metrics, found.labels)
+        _show(report, f"{request.model} on {source.path}", ks, metrics, found)
         reports.show_lowest(report, self.label, self.rows, classifier.shown_labels(titles), each)
         report.lines(*rows.notes)
         if n_unknown:
@@ -199,11 +199,13 @@ class Measured(NamedTuple):
         metrics: by name; those of ranking as fractions.
         reliability: diagrams by what they are of.
         labels: what is known of every label.
+        risks: what is lost where only the surest rows are predicted; the areas are among the metrics.
     """
 
     metrics: dict[str, float]
     reliability: dict[str, Reliability]
     labels: LabelMetrics
+    risks: RowRisks
 
 
 def measure(
@@ -225,19 +227,22 @@ def measure(
         train_counts: training rows with each label (K).
         threshold: the probability from which on a label is predicted.
     """
-    from extremegp.metrics import LabelMetrics, ProbabilityMetrics, TopK, evaluate_topk
+    from extremegp.metrics import LabelMetrics, LabelRisks, ProbabilityMetrics, TopK, evaluate_topk
 
     quality, labels = ProbabilityMetrics(ks=ks), LabelMetrics(truth.shape[1], threshold=threshold)
+    risks = LabelRisks()
 
     def best() -> Iterator[TopK]:
         for rows, scores, probabilities in blocks:
             quality.update(probabilities, truth[rows])
             labels.update(probabilities, truth[rows])
+            risks.update(probabilities, truth[rows])
             yield TopK.from_scores(scores, max(ks))
 
     ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
     reliability = {"all labels": quality.reliability(), f"{quality.top} best of a row": quality.reliability(top=True)}
-    return Measured(ranking | quality.compute() | labels.compute(), reliability, labels)
+    metrics = ranking | quality.compute() | labels.compute() | risks.compute()
+    return Measured(metrics, reliability, labels, risks)
 
 
 def measure_top(
@@ -254,25 +259,29 @@ def measure_top(
     As `measure`, but of blocks as `Predictor.top` and its like give them. What is told of every label, and of curves,
     is better with more of the best.
     """
-    from extremegp.metrics import LabelMetrics, TopK, TopProbabilityMetrics, evaluate_topk
+    from extremegp.metrics import LabelMetrics, TopK, TopLabelRisks, TopProbabilityMetrics, evaluate_topk
 
     quality, labels = TopProbabilityMetrics(TOP_JUDGED, ks=ks), LabelMetrics(truth.shape[1], threshold=threshold)
+    risks = TopLabelRisks(TOP_JUDGED)
 
     def best() -> Iterator[TopK]:
         for rows, of_block, probabilities in ranked:
             quality.update(of_block, probabilities, truth[rows])
             labels.update_top(of_block, probabilities, truth[rows])
+            risks.update(of_block, probabilities, truth[rows])
             yield TopK(of_block.labels[:, : max(ks)], of_block.scores[:, : max(ks)])
 
     ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
     reliability = {f"{TOP_JUDGED} best of a row": quality.reliability()}
-    return Measured(ranking | quality.compute() | labels.compute(), reliability, labels)
+    metrics = ranking | quality.compute() | labels.compute() | risks.compute()
+    return Measured(metrics, reliability, labels, risks)
 
 
-def _show(report: Report, title: str, ks: Sequence[int], metrics: dict[str, float], labels: LabelMetrics) -> None:
+def _show(report: Report, title: str, ks: Sequence[int], metrics: dict[str, float], found: Measured) -> None:
     """Show the tables of metrics, and say what was chosen on the data and what was left out."""
     from extremegp.metrics.labels import AVERAGES, MEASURES
 
+    labels = found.labels
     rankings = dict.fromkeys(name.partition("@")[0] for name in metrics if "@" in name and not name.startswith("ECE"))
     report.table(
         title,
@@ -280,13 +289,14 @@ def _show(report: Report, title: str, ks: Sequence[int], metrics: dict[str, floa
         [(name, *(percent(metrics[f"{name}@{k}"]) for k in ks)) for name in rankings],
     )
     averages = {f"{average}_{measure}" for average in AVERAGES for measure in MEASURES}
-    elsewhere = {*averages, *_DECISIONS, "best_threshold"}
+    elsewhere = {*averages, *_DECISIONS, "best_threshold", *found.risks.compute()}
     of_probabilities = [name for name in metrics if name.partition("@")[0] not in rankings and name not in elsewhere]
     report.table(
         "Probabilities",
         ("metric", "value"),
         [(name + _UNITS.get(name, ""), f"{metrics[name]:.4g}") for name in of_probabilities],
     )
+    reports.show_risks(report, found.risks, _UNITS)
     report.table(
         f"Labels of probability {labels.threshold:g} or more",
         ("average", "precision %", "recall %", "F1 %", "Jaccard %"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,7 +16,7 @@ from extremegp.errors import SettingsError
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-    from extremegp.metrics import PerClass
+    from extremegp.metrics import PerClass, RowRisks
 
 _DELIMITERS = {".csv": ",", ".tsv": "\t"}
 _LINES = 10_000
@@ -93,6 +93,19 @@ def show_lowest(report: Report, what: tuple[str, str], rows: str, names: Sequenc
             for code in occurring[order[:_LOWEST]].tolist()
         ],
     )
+
+
+def show_risks(report: Report, risks: RowRisks, units: Mapping[str, str]) -> None:
+    """Show what is lost where the least sure rows are left out; `units` come after the names of losses."""
+    from extremegp.metrics.risks import RANKINGS
+
+    lines = []
+    for loss in risks.losses:
+        curves = [risks.risk_coverage(loss, by) for by in RANKINGS]
+        numbers = (curves[0].risk[-1], *(curve.area for curve in curves), curves[0].best_area)
+        lines.append((loss + units.get(loss, ""), *(f"{number:.4g}" for number in numbers)))
+    ranked = (f"area by {by}" for by in RANKINGS)
+    report.table("Risk of the surest rows, mean over coverages", ("loss", "all rows", *ranked, "least area"), lines)
 
 
 def confusion_by_name(names: Sequence[str], counts: csr_matrix) -> list[dict[str, Any]]:
