@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import json
 import shutil
+from dataclasses import asdict
 from pathlib import Path
 
 import numpy as np
@@ -60,6 +61,35 @@ def test_info_says_what_made_the_model(files: Path, model: Path, run: Run) -> No
     history = extremegp.load(model).history_
     assert result["training"]["elbo_last"] == pytest.approx(history[-1]["elbo"] / 60)
     assert result["training"]["elbo_per"] == "row"
+
+
+def test_info_says_what_was_tried_for_hyper_parameters(files: Path, tmp_path: Path, run: Run) -> None:
+    folder = tmp_path / "model"
+    run("train", files / "train.txt", "--out", folder, "--set", "latents=landmarks", "--set", "epochs=3", "--quiet")
+    told = json.loads(run("info", folder, "--json", "-").stdout)["hyperparameters"]
+    assert told == [asdict(each) for each in extremegp.load(folder).hyperparameters_ or ()]
+    kernel, utilities, noise = told
+    shown, everything = (run("info", folder, *more).stdout for more in ((), ("--all",)))
+    lines, all_lines = ([line.split() for line in text.splitlines()] for text in (shown, everything))
+    assert ["median", "lengthscale", f"{kernel['chosen']['median_lengthscale']:.4g}"] in lines
+    assert f"chosen by {utilities['by']}" in shown
+    scales = sorted({each["weight_scale"] for each in utilities["tried"]})
+    listed = ", ".join(f"{scale:.4g}" for scale in scales).split()
+    assert ["weight", "scale", f"{utilities['chosen']['weight_scale']:.4g}", *listed] in lines
+    assert ["noise", "variance", f"{noise['chosen']['noise_variance']:.4g}"] in [line[:3] for line in lines]
+    for each in (*utilities["tried"], *noise["tried"]):
+        line = [f"{value:.4g}" for value in each.values()]
+        assert line not in lines
+        assert line in all_lines
+
+
+def test_info_of_a_model_that_chose_nothing_says_nothing_of_it(files: Path, run: Run, tmp_path: Path) -> None:
+    old = Path(__file__).parents[1] / "storage" / "format1" / "labels"
+    folder, zero = tmp_path / "model", ("--set", "mean_function=zero", "--set", "n_inducing=5", "--set", "epochs=1")
+    run("train", files / "train.txt", "--out", folder, *zero, "--quiet")
+    for model, told in ((folder, []), (old, None)):
+        assert json.loads(run("info", model, "--json", "-").stdout)["hyperparameters"] == told
+        assert "chosen by" not in run("info", model, "--all").stdout
 
 
 def test_info_of_a_model_of_format_1_says_that_nothing_is_known_of_its_origin(run: Run) -> None:

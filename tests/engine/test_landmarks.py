@@ -123,7 +123,7 @@ def test_logits_of_training_rows_are_those_of_refits_without_the_row(
     x, y = _x(), _y()
     _, a = _landmarks(x, x[:n_points])
     regression = FeatureRegression(n_points, K, link=link)  # type: ignore[arg-type]
-    logits = regression.fit(a, _labels(y))
+    logits = regression.fit(a, _labels(y)).logits
     features, mu = a.double().numpy(), y.mean(0)
     for i in range(N):
         others = np.arange(N) != i
@@ -131,6 +131,26 @@ def test_logits_of_training_rows_are_those_of_refits_without_the_row(
         solved = np.linalg.solve(b.T @ b + 0.3 * np.eye(n_points), b.T @ (y[others] - mu))
         t = torch.from_numpy(mu + features[i] @ solved).float()[None]
         np.testing.assert_allclose(logits[i], regression.linked(t)[0], atol=5e-3)
+
+
+@pytest.mark.parametrize("weights", [None, np.random.default_rng(0).uniform(0.5, 3, N)])
+def test_the_noise_is_that_of_the_least_error_of_refits_without_the_row_and_all_errors_are_told(
+    weights: np.ndarray | None,
+):
+    x, y = _x(), _y()
+    _, a = _landmarks(x, x[:12], weights)
+    found = FeatureRegression(12, K).fit(a, _labels(y), weights=weights).selection
+    features, own = a.double().numpy(), np.ones(N) if weights is None else weights
+    mu, errors = np.average(y, axis=0, weights=own), {}
+    for noise in feature_regression.NOISES:
+        errors[noise] = 0.0
+        for i in range(N):
+            others = np.arange(N) != i
+            b, w = features[others], own[others, None]
+            solved = np.linalg.solve(b.T @ (w * b) + noise * np.eye(12), b.T @ (w * (y[others] - mu)))
+            errors[noise] += own[i] * ((y[i] - mu - features[i] @ solved) ** 2).sum() / own.sum()
+    assert {each["noise_variance"]: each["score"] for each in found.tried} == pytest.approx(errors, rel=1e-3)
+    assert found.chosen == {"noise_variance": min(errors, key=errors.__getitem__)}
 
 
 def test_a_weighted_row_is_as_good_as_so_many_rows(monkeypatch: pytest.MonkeyPatch):

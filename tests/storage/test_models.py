@@ -233,6 +233,17 @@ def _settings(folder: Path, **changes: Any) -> dict[str, Any]:
     return {"settings": {name: value for name, value in settings.items() if value is not None}}
 
 
+def _selection(**changes: Any) -> dict[str, Any]:
+    selection = {"by": "x", "chosen": {"noise": 1.0}, "tried": [{"noise": 1.0, "score": -3.0}]} | changes
+    return {"hyperparameters": [{name: value for name, value in selection.items() if value is not None}]}
+
+
+def test_a_selection_of_hyper_parameters_is_read(saved: Path):
+    _rewrite(saved, config=_selection())
+    (found,) = extremegp.load(saved).hyperparameters_ or ()
+    assert (found.by, found.chosen, found.tried) == ("x", {"noise": 1.0}, [{"noise": 1.0, "score": -3.0}])
+
+
 def test_an_estimator_predicts_to_the_same_bits_once_loaded(trained: extremegp.MultiLabelGPClassifier, saved: Path):
     loaded = extremegp.load(saved)
     x = random_inputs(7, 4, seed=5)
@@ -288,6 +299,23 @@ ALTERATIONS: dict[str, Callable[[Path], None]] = {
     "rows no number": lambda folder: _rewrite(folder, config={"n_rows": "many"}),
     "history no list": lambda folder: _rewrite(folder, config={"history": 3}),
     "history of no records": lambda folder: _rewrite(folder, config={"history": [3]}),
+    "hyper-parameters no list": lambda folder: _rewrite(folder, config={"hyperparameters": {"by": "x"}}),
+    "hyper-parameters of no records": lambda folder: _rewrite(folder, config={"hyperparameters": [3]}),
+    "hyper-parameters without what was tried": lambda folder: _rewrite(folder, config=_selection(tried=None)),
+    "hyper-parameters with more": lambda folder: _rewrite(folder, config=_selection(evil=1)),
+    "hyper-parameters by a number": lambda folder: _rewrite(folder, config=_selection(by=1)),
+    "hyper-parameters of which none was chosen": lambda folder: _rewrite(folder, config=_selection(chosen={})),
+    "hyper-parameters that are strings": lambda folder: _rewrite(folder, config=_selection(chosen={"noise": "1"})),
+    "hyper-parameters that are endless": lambda folder: _rewrite(
+        folder, config=_selection(tried=[{"noise": float("inf"), "score": 1.0}])
+    ),
+    "hyper-parameters that are true": lambda folder: _rewrite(
+        folder, config=_selection(tried=[{"noise": True, "score": 1.0}])
+    ),
+    "hyper-parameters without a score": lambda folder: _rewrite(folder, config=_selection(tried=[{"noise": 1.0}])),
+    "hyper-parameters of another name": lambda folder: _rewrite(
+        folder, config=_selection(tried=[{"other": 1.0, "score": 1.0}])
+    ),
     "no counts": lambda folder: _rewrite(folder, tensors={"label_counts": None}),
     "counts too few": lambda folder: _rewrite(folder, tensors={"label_counts": torch.zeros(2, dtype=torch.int64)}),
     "counts no integers": lambda folder: _rewrite(folder, tensors={"label_counts": torch.zeros(3)}),

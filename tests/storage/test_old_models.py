@@ -53,4 +53,5 @@ def test_and_are_saved_again_as_models_of_today(folder: Path, tmp_path: Path):
     assert again.settings_ == model.settings_
     assert again.history_ == model.history_
     assert again.origin_ == model.origin_
+    assert (model.hyperparameters_, again.hyperparameters_) == (None, None)
     np.testing.assert_array_equal(predictions(again, folder), predictions(model, folder))

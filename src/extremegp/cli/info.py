@@ -1,5 +1,8 @@
 """Show what a saved model is, when and from what it was made, and how good it was; with --all, everything.
 
+Hyper-parameters that were chosen before training are shown with the values
+that were tried and what decided; --all has what each was worth.
+
 The model is checked on the way: a damaged or altered one is an error. The
 JSON has everything always.
 
@@ -21,6 +24,7 @@ from extremegp.cli.tasks import load_model
 from extremegp.progress import spoken
 
 if TYPE_CHECKING:
+    from extremegp.engine.selection import Selection
     from extremegp.estimators.origin import DataOrigin
 
 _LONGEST = 60
@@ -41,7 +45,7 @@ def info(
     order = sorted(range(len(counts)), key=lambda k: (-counts[k], k))
     (label, labels), rows, score = task.label, task.rows, f"validation_{task.score}"
     feature_names = getattr(classifier, "feature_names_in_", None)
-    details = task.details(classifier)
+    details, selections = task.details(classifier), classifier.hyperparameters_
     files = {path.name: path.stat().st_size for path in sorted(model.iterdir())}
     # Models of format version 1 do not say what their bound is a sum over.
     n_units = classifier.n_rows_ if origin is None else origin.training.n_units
@@ -69,6 +73,7 @@ def info(
         "feature_names": None if feature_names is None else feature_names.tolist(),
         f"frequent_{labels}": [{label: names[k], rows: counts[k]} for k in order[:5]],
         **details,
+        "hyperparameters": None if selections is None else [asdict(each) for each in selections],
         "training": training,
         "bytes": files,
     }
@@ -90,6 +95,8 @@ def info(
             report.table(
                 f"{what} frequent {labels}", (label, f"training {rows}"), [(names[k], str(counts[k])) for k in chosen]
             )
+    for selection in selections or ():
+        _show_selection(report, selection, everything=everything)
     if details.get("template"):
         report.lines("Template:", "", details["template"])
     if everything:
@@ -122,6 +129,21 @@ def _of_origin(classifier: Any, of_data: str) -> Rows:
         ("seed", seed),
         *_settings("options" if origin.command is not None else "settings", given),
     ]
+
+
+def _show_selection(report: Report, selection: Selection, *, everything: bool) -> None:
+    """Show which hyper-parameters won, of which values and by what; or everything that was tried."""
+    names, tried = [*selection.chosen], selection.tried
+    lines = [
+        (name.replace("_", " "), f"{value:.4g}", ", ".join(f"{each:.4g}" for each in sorted({t[name] for t in tried})))
+        for name, value in selection.chosen.items()
+    ]
+    of_many = ("tried",) if tried else ()
+    report.table(f"chosen by {selection.by}", ("", "value", *of_many), [line[: 2 + len(of_many)] for line in lines])
+    if tried and everything:
+        names.append("score")
+        scores = [tuple(f"{each[name]:.4g}" for name in names) for each in tried]
+        report.table("what each was worth", [name.replace("_", " ") for name in names], scores)
 
 
 def _told(data: DataOrigin) -> str:

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from extremegp.engine.likelihoods.base import Link
 from extremegp.engine.matrices import column_means
 from extremegp.engine.part import Part
+from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import Inputs, fill
 
 NOISES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -27,6 +28,7 @@ NOISES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 _FLOOR = 2.2  # of what the link takes, beside the variance of the label
 _CHOOSING_ROWS, _PIECE = 3000, 4096
 _MOST_LEVERAGE = 1 - 1e-4
+_BY = "the squared error of the regression of the labels, each row left out"
 
 
 class Moments(NamedTuple):
@@ -39,6 +41,18 @@ class Moments(NamedTuple):
 
     mean: Float[Tensor, "B K"]
     variance: Float[Tensor, " B"]
+
+
+class Regressed(NamedTuple):
+    """What came of a regression.
+
+    Attributes:
+        logits: what it says of each of its own training rows without the row itself, N x K.
+        selection: the noise that was chosen.
+    """
+
+    logits: NDArray[np.float32]
+    selection: Selection
 
 
 class FeatureRegression(Part):
@@ -109,8 +123,8 @@ class FeatureRegression(Part):
         y: scipy.sparse.csr_matrix,
         *,
         weights: NDArray[np.float64] | None = None,
-    ) -> NDArray[np.float32]:
-        """Become the regression of the labels; what it says of its own training rows when each is left out (logits).
+    ) -> Regressed:
+        """Become the regression of the labels; what it says of its own training rows when each is left out.
 
         The variance of the noise is that of `NOISES` whose leave-one-out predictions have the least squared error, on
         some of the rows.
@@ -140,9 +154,10 @@ class FeatureRegression(Part):
 
         def error(noise: float) -> float:
             residuals = (labels - left_out(of_some, labels, noise, own[some])).square().sum(1)
-            return float((own[some] * residuals).sum())
+            return float((own[some] * residuals).sum() / own[some].sum())
 
-        noise = min(NOISES, key=error)
+        errors = {noise: error(noise) for noise in NOISES}
+        noise = min(NOISES, key=lambda noise: errors[noise])
         self.coefficients.copy_(projected / (squares + noise).unsqueeze(1))
         self.shrinkage.copy_(noise / (squares + noise))
         # s_k^2 at the maximum of the evidence: (y - mu)' (A A' + s^2 I)^-1 (y - mu) / N.
@@ -153,7 +168,8 @@ class FeatureRegression(Part):
             logits[rows] = self.linked(left_out(part, of_rows, noise, own[rows])).numpy()
         explained = (projected.square() / (squares + noise).unsqueeze(1)).sum(0)
         self.amplitudes.copy_(((total - explained) / (noise * counted)).clamp(min=0.0))
-        return logits
+        scores = (((noise,), error) for noise, error in errors.items())
+        return Regressed(logits, Selection.of(_BY, {"noise_variance": noise}, scores))
 
 
 def _positive(t: Tensor, floor: Tensor) -> Tensor:

@@ -22,6 +22,7 @@ from torch.autograd.function import once_differentiable
 from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.matrices import column_means
 from extremegp.engine.scaled_rows import as_csr
+from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import Matrix
 
 EXACT_ROWS, SUBSET_POINTS = 16384, 4096
@@ -32,6 +33,7 @@ _SUBSET, _STEPS, _RATE = 800, 70, 0.06
 _SCALE_ROWS = 2000
 _MOST_TARGETS = 128
 _COLUMNS = 4096  # whose products with a gradient are held at once
+_BY = "the squared error of the regression of the labels, each row left out, by gradients"
 _SPREAD = 1.5  # standard deviation of log weights around what they have in common
 
 
@@ -47,6 +49,22 @@ class Learnt(NamedTuple):
     log_weights: NDArray[np.float32]
     noise: float
     shares: NDArray[np.float32]
+
+    def selection(self, scale: float = 1.0, *, with_noise: bool) -> Selection:
+        """What of it a model takes.
+
+        Args:
+            scale: what the weights are multiplied by.
+            with_noise: whether it takes the noise.
+        """
+        found = -0.5 * (self.log_weights.astype(np.float64) + math.log(scale))
+        names = ("shortest_lengthscale", "median_lengthscale", "longest_lengthscale")
+        chosen = dict(zip(names, np.exp(np.quantile(found, (0, 0.5, 1))).tolist(), strict=True))
+        if with_noise:
+            chosen["noise_variance"] = self.noise
+        if len(self.shares) > 1:
+            chosen |= {f"share_of_block_{i}": share for i, share in enumerate(self.shares.tolist(), start=1)}
+        return Selection(_BY, chosen)
 
 
 @torch.enable_grad()

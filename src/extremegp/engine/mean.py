@@ -23,6 +23,7 @@ from extremegp.engine.lengthscales import chosen, frequencies_of, learn_lengthsc
 from extremegp.engine.linalg import inverse, inverse_cholesky
 from extremegp.engine.part import TrainingData
 from extremegp.engine.scaled_rows import ScaledRows
+from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import Inputs, Matrix
 
 Link = Literal["logit", "log"]
@@ -78,6 +79,7 @@ class RegressionMean(KeptRows):
             blocks=self.blocks,
         )
         self.load_state_dict(fitted.mean.state_dict())
+        data.selections.append(fitted.selection)
         return fitted.logits
 
     def fit_bytes(self, n_rows: int) -> int:
@@ -111,10 +113,12 @@ class Fitted(NamedTuple):
     Attributes:
         mean: the mean function.
         logits: link of the leave-one-out predictions, N x K.
+        selection: the hyper-parameters that were learnt.
     """
 
     mean: RegressionMean
     logits: NDArray[np.float32]
+    selection: Selection
 
 
 def points_kept(x: Matrix, n_points: int | None = None, blocks: Sequence[Block] = ()) -> tuple[int, int | None]:
@@ -154,20 +158,20 @@ def fit_regression(
         weights: precisions of the rows, N: the noise variance of each is divided by its own. None for 1.
         blocks: blocks of the features.
     """
-    log_weights, noise, shares = learn_lengthscales(x, y, rng=rng, weights=weights, blocks=blocks)
+    learnt = learn_lengthscales(x, y, rng=rng, weights=weights, blocks=blocks)
     precisions = None if weights is None else torch.from_numpy(weights)
     kept, n_stored = points_kept(x, n_points, blocks)
     mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link, blocks=blocks)
     with torch.no_grad():
         mean.keep(x[chosen(x.shape[0], n_points)])
-        mean.weights.copy_(torch.from_numpy(np.exp(log_weights)))
+        mean.weights.copy_(torch.from_numpy(np.exp(learnt.log_weights)))
         if len(mean.blocks) > 1:
-            mean.shares.copy_(torch.from_numpy(shares))
+            mean.shares.copy_(torch.from_numpy(learnt.shares))
         mean.frequencies.copy_(torch.from_numpy(frequencies_of(y, weights)))
         solve = _solve_all if kept == x.shape[0] else _solve_subset
-        coefficients, left_out = solve(mean.scaled_points(), x, y, mean.frequencies, noise, precisions)
+        coefficients, left_out = solve(mean.scaled_points(), x, y, mean.frequencies, learnt.noise, precisions)
         mean.coefficients.copy_(coefficients)
-        return Fitted(mean, mean.linked(left_out).float().numpy())
+        return Fitted(mean, mean.linked(left_out).float().numpy(), learnt.selection(with_noise=True))
 
 
 def _solve_all(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.matrices import column_means
+from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import Inputs, Matrix, row_block
 
 _SAMPLE_ROWS = 2000
@@ -35,6 +36,7 @@ class TrainingData:
         loadings_start: loadings are drawn at random, or "spectral": the principal directions of the labels.
         propensities: with which probability labels that apply are recorded, K; None for 1.
         weights: what each row counts, N, positive; None for 1.
+        selections: what was tried for hyper-parameters on these data; what chooses any adds to it.
     """
 
     x: Matrix
@@ -44,6 +46,7 @@ class TrainingData:
     loadings_start: Literal["random", "spectral"] = "random"
     propensities: NDArray[np.float64] | None = None
     weights: NDArray[np.float64] | None = None
+    selections: list[Selection] = field(default_factory=list)
 
     @property
     def n_rows(self) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 
 from extremegp.engine.part import Part
+from extremegp.engine.selection import Selection
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
@@ -25,6 +26,7 @@ __all__ = [
     "MultiClassGPClassifier",
     "MultiLabelEstimator",
     "MultiLabelGPClassifier",
+    "Selection",
     "SequenceGPClassifier",
     "Uncertainty",
     "UtilityMoments",

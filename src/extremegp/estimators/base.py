@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -20,6 +21,7 @@ from extremegp.engine.latents import Marginals
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import Part
+from extremegp.engine.selection import Selection
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.budget import fit_within_budget
 from extremegp.estimators.distances import TellsNovelty
@@ -37,6 +39,7 @@ from extremegp.estimators.saved import (
     part_of,
     plain,
     saved_feature_names,
+    saved_hyperparameters,
     saved_instance_noise,
     saved_model,
     saved_novelty,
@@ -56,10 +59,16 @@ _NOISE, _NOVELTY = "instance_noise.", "novelty."
 
 
 class GPEstimator(TellsNovelty, BaseEstimator):
-    """A scikit-learn estimator with `save` and `extremegp.load`."""
+    """A scikit-learn estimator with `save` and `extremegp.load`.
+
+    Attributes:
+        hyperparameters_: what was tried for hyper-parameters before training, and what won: empty where a model takes
+            all from its settings or learns them in training, None in models that earlier versions saved.
+    """
 
     _target_kinds: ClassVar[tuple[str, ...]]
     origin_: Origin | None
+    hyperparameters_: list[Selection] | None
     format_version_: int
     label_titles_: list[str] | None
     _kept: Kept
@@ -93,6 +102,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
         n_rows: int,
         instance_noise: InstanceNoise | LabelScatter | None,
         novelty: Novelty | None,
+        hyperparameters: list[Selection] | None,
         feature_names: list[str] | None = None,
     ) -> None:
         """Become fitted."""
@@ -107,6 +117,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
         self.n_rows_ = n_rows
         self.instance_noise_ = instance_noise
         self.novelty_ = novelty
+        self.hyperparameters_ = hyperparameters
         self.label_titles_ = None
         if isinstance(space, ClassSpace):
             self.classes_ = space.classes
@@ -121,7 +132,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         # Estimators of earlier versions were pickled without it.
-        super().__setstate__({"_kept": Kept(), "novelty_": None} | state)
+        super().__setstate__({"_kept": Kept(), "novelty_": None, "hyperparameters_": None} | state)
 
     def _transform(self, X: Any) -> FloatMatrix:
         """The features of new inputs, which must have the columns of training if both have names.
@@ -144,7 +155,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
         check_is_fitted(self, "model_")
         feature_config, feature_arrays = self.features_.to_state()
         history, seconds = split_history(self.history_)
-        origin = getattr(self, "origin_", None)
+        origin, selections = getattr(self, "origin_", None), self.hyperparameters_
         params = {name: plain(value) for name, value in self.get_params(deep=False).items() if name not in UNSAVED}
         config = {
             "estimator": type(self).__name__,
@@ -157,6 +168,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
             "n_rows": self.n_rows_,
             "feature_names": self.feature_names_in_.tolist() if hasattr(self, "feature_names_in_") else None,
             "label_titles": self.label_titles_,
+            "hyperparameters": None if selections is None else [asdict(each) for each in selections],
             "origin": origin and origin.to_config(),
             # All that differs between two runs with one seed.
             "run": {"trained": origin and origin.trained, "seconds": seconds},
@@ -212,6 +224,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
             n_rows=n_rows,
             instance_noise=saved_instance_noise(part_of(tensors, _NOISE), model, device, folder),
             novelty=saved_novelty(part_of(tensors, _NOVELTY), features, folder),
+            hyperparameters=saved_hyperparameters(config.get("hyperparameters"), folder),
             feature_names=saved_feature_names(config.get("feature_names"), features, folder),
         )
         estimator.origin_, estimator.format_version_ = origin, config["format_version"]
@@ -320,7 +333,14 @@ class VariationalEstimator(GPEstimator):
         )
         self.lowered_ = fitted.lowered
         noise = instance_noise(fitted.model, data, fitted.mean_logits, np.random.default_rng(seed))
-        self._adopt(fitted.model, settings=fitted.settings, history=fitted.history, instance_noise=noise, **known)
+        self._adopt(
+            fitted.model,
+            settings=fitted.settings,
+            history=fitted.history,
+            instance_noise=noise,
+            hyperparameters=fitted.selections,
+            **known,
+        )
         training, validation = (
             part and part.origin(content) for part, content in zip((data, held_out), fitted.contents, strict=True)
         )

@@ -19,6 +19,7 @@ from extremegp.engine.matrices import is_mapped
 from extremegp.engine.mean import points_kept
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
+from extremegp.engine.selection import Selection
 from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.examples import Examples
@@ -58,6 +59,7 @@ class FittedModel(NamedTuple):
         mean_logits: what its mean function scales at the training rows, without the row itself.
         lowered: the parameters that memory made lower, with what they would have been and what they are.
         contents: hashes of the training rows, and of those held out if there are any.
+        selections: what was tried for hyper-parameters, and what won.
     """
 
     model: VariationalModel
@@ -66,6 +68,7 @@ class FittedModel(NamedTuple):
     mean_logits: NDArray[np.float32] | None
     lowered: dict[str, tuple[Any, Any]]
     contents: tuple[str, str]
+    selections: list[Selection]
 
 
 @within_quota()
@@ -155,7 +158,8 @@ def fit_model(
         judge=judge,
         spent=spent,
     )
-    return FittedModel(model.requires_grad_(False), settings, history, mean_logits, plan.lowered, contents)
+    model.requires_grad_(False)
+    return FittedModel(model, settings, history, mean_logits, plan.lowered, contents, start.selections)
 
 
 def _planned(

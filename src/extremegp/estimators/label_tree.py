@@ -182,6 +182,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             n_rows=x.shape[0],
             instance_noise=None,
             novelty=fit_novelty(features, X, x),
+            hyperparameters=[],
             feature_names=None if features.layout else column_names(X),
         )
         self.n_held_out_ = training.n_held_out

@@ -78,6 +78,8 @@ class MultiClassGPClassifier(
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy, that of
             the classes with the highest mean utilities, which may differ a little from those that `predict` chooses.
         settings_: the `ModelSettings` that were resolved.
+        hyperparameters_: what was tried for kernel, amplitude and noise before training, and what won: a `Selection`
+            for each choice; None in models that earlier versions saved.
         lowered_: as in `MultiLabelGPClassifier`.
         label_counts_: training rows of each class (K), whatever their weights; of soft labels their sums, rounded.
         n_rows_: training rows.

@@ -62,6 +62,8 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         model_: the trained `VariationalModel`.
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_P@1.
         settings_: the `ModelSettings` that were resolved.
+        hyperparameters_: what was tried for kernel, amplitude and noise before training, and what won: a `Selection`
+            for each choice; None in models that earlier versions saved.
         lowered_: after `fit`, the parameters that `max_memory` made lower: by name, the value without and with it.
         label_counts_: training rows with each label (K), whatever their weights; of soft labels their sums, rounded.
         n_rows_: training rows.

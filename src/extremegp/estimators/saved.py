@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ from extremegp.data import Features, Template
 from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import Part, expect_tensors
+from extremegp.engine.selection import Selection
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.origin import Origin, joined_history
@@ -129,6 +132,33 @@ def saved_novelty(
         return None
     widths = [block.n_features for block in features.layout] or [features.n_features_in]
     return Novelty.from_tensors(parts, widths, folder)
+
+
+def saved_hyperparameters(values: Any, folder: str | Path) -> list[Selection] | None:
+    """What was tried for hyper-parameters, which models of earlier versions do not say."""
+    if values is None:
+        return None
+    if not isinstance(values, list) or not all(map(_is_selection, values)):
+        raise ModelFormatError(f"{folder}: what it says of its hyper-parameters is damaged")
+    return [Selection(**each) for each in values]
+
+
+def _is_selection(values: Any) -> bool:
+    if not isinstance(values, dict) or values.keys() != {entry.name for entry in fields(Selection)}:
+        return False
+    chosen, tried = values["chosen"], values["tried"]
+    return (
+        isinstance(values["by"], str)
+        and _are_numbers(chosen)
+        and isinstance(tried, list)
+        and all(_are_numbers(each) and each.keys() == {*chosen, "score"} for each in tried)
+    )
+
+
+def _are_numbers(values: Any) -> bool:
+    """Whether they are numbers by name, and at least one."""
+    numbers = values.values() if isinstance(values, dict) else ()
+    return len(numbers) > 0 and all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
 
 
 def label_titles(titles: Any, n_labels: int, folder: str | Path) -> list[str] | None:

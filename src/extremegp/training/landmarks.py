@@ -30,6 +30,7 @@ from extremegp.engine.mean import points_kept
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
+from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import SparseRows, fill
 from extremegp.training.schedule import epoch_batches, one_cycle
 
@@ -40,6 +41,7 @@ _ROWS, _HELD, _LANDMARKS, _LABELS = 2400, 0.25, 500, 200
 _SHARED = 0.3  # variance of utilities that are mixed of functions, at the start
 _EPOCHS, _BATCH, _STEP, _RATE = 8, 120, 0.3, 0.05
 _NOTICED = 0.005
+_BY = f"the mean log-likelihood of rows held out (differences below {100 * _NOTICED:g} % count as none)"
 _FIRST = (3, 3)  # where it is looked first: a third of the weights, variance 10
 
 
@@ -57,6 +59,14 @@ class Choice(NamedTuple):
     scale: float
     variance: float
     tried: dict[tuple[float, float], float]
+
+    def selections(self, *, mixed: bool) -> list[Selection]:
+        """What was tried for hyper-parameters, and what won, for functions that are mixed or one for each label."""
+        won = {"weight_scale": self.scale, "utility_variance": self.variance}
+        by = _BY if self.tried else "default: there are too few rows to hold any out"
+        if mixed:
+            by += "; functions that are mixed take the scale alone"
+        return [self.learnt.selection(self.scale, with_noise=False), Selection.of(by, won, self.tried.items())]
 
 
 def choose(data: TrainingData, likelihood: Likelihood, blocks: Sequence[Block] = ()) -> Choice:
@@ -178,7 +188,7 @@ def of_features(
     latents.spread(a, variance * likelihood.curvature(frequencies))
     assert likelihood.link is not None
     mean = FeatureRegression(a.shape[1], y.shape[1], link=likelihood.link)
-    return VariationalModel(latents, mixing, likelihood, mean), mean.fit(a, y, weights=weights)
+    return VariationalModel(latents, mixing, likelihood, mean), mean.fit(a, y, weights=weights).logits
 
 
 def natural_fit(
@@ -257,7 +267,8 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
         if len(rows.blocks) > 1:
             fill(rows.shares, choice.learnt.shares)
         features = landmarks.rotate(data.x, data.weights)
-        logits = mean.fit(features, data.y, weights=data.weights)
+        regressed = mean.fit(features, data.y, weights=data.weights)
+        data.selections.extend([*choice.selections(mixed=not mixing.independent), regressed.selection])
         applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
         if not mixing.independent:
             mixing = cast(FactorMixing, mixing)
@@ -276,4 +287,4 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
             curvature = choice.variance * likelihood.curvature(data.frequencies)
         fill(mixing.bias, likelihood.prior_bias(applies, data.n_counted, variances))
         latents.spread(features, curvature)
-    return features.numpy(), logits
+    return features.numpy(), regressed.logits
