@@ -47,14 +47,16 @@ def info(
     feature_names = getattr(classifier, "feature_names_in_", None)
     details, selections = task.details(classifier), classifier.hyperparameters_
     files = {path.name: path.stat().st_size for path in sorted(model.iterdir())}
+    # Where the posterior is closed there is no bound.
+    steps = bool(history) and "elbo" in history[-1]
     # Models of format version 1 do not say what their bound is a sum over.
     n_units = classifier.n_rows_ if origin is None else origin.training.n_units
     training: dict[str, Any] = {
         rows: classifier.n_rows_,
         "epochs": len(history),
         "seconds": history[-1]["seconds"] if history else 0.0,
-        "elbo_first": history[0]["elbo"] / n_units if history else None,
-        "elbo_last": history[-1]["elbo"] / n_units if history else None,
+        "elbo_first": history[0]["elbo"] / n_units if steps else None,
+        "elbo_last": history[-1]["elbo"] / n_units if steps else None,
         "elbo_per": rows.removesuffix("s") if origin is None else task.unit,
     }
     validation = [record[score] for record in history if score in record]
@@ -86,7 +88,7 @@ def info(
             *([] if feature_names is None else [("feature names", _shortened(feature_names.tolist()))]),
             *([("columns", str(details["n_columns"]))] if details.get("n_columns") else []),
             ("epochs", f"{training['epochs']} in {spoken(training['seconds'])}"),
-            *([] if not history else [(f"final ELBO per {training['elbo_per']}", f"{training['elbo_last']:.4f}")]),
+            *([] if not steps else [(f"final ELBO per {training['elbo_per']}", f"{training['elbo_last']:.4f}")]),
             *([] if not validation else [(f"validation {task.score} %", percent(training[score]))]),
         ],
     )

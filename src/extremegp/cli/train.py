@@ -237,7 +237,8 @@ def _summarise(
     """Show what training came to, and give it for the JSON."""
     classifier, what = training.classifier, task.label[1]
     history, settings = classifier.history_, asdict(classifier.settings_)
-    evidence = history[-1]["elbo"] / task.n_fitted(classifier, training.n_units, validated=validated)
+    bound = history[-1].get("elbo")  # none where the posterior is closed
+    evidence = None if bound is None else bound / task.n_fitted(classifier, training.n_units, validated=validated)
     validation = max((record[key] for record in history if (key := f"validation_{task.score}") in record), default=None)
     lines = [
         (task.rows, str(classifier.n_rows_)),
@@ -246,7 +247,7 @@ def _summarise(
         (what, str(settings["n_labels"])),
         *((name, str(value)) for name, value in settings.items() if name not in ("n_features", "n_labels")),
         ("epochs", str(len(history))),
-        (f"ELBO per {task.unit}", f"{evidence:.4f}"),
+        *([] if evidence is None else [(f"ELBO per {task.unit}", f"{evidence:.4f}")]),
         *([] if validation is None else [(f"validation {task.score} %", percent(validation))]),
         ("training (s)", f"{history[-1]['seconds']:.1f}"),
     ]

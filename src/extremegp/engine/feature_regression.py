@@ -17,7 +17,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extremegp.engine.likelihoods.base import Link
+from extremegp.engine.links import Link, linked
 from extremegp.engine.matrices import column_means
 from extremegp.engine.part import Part
 from extremegp.engine.selection import Selection
@@ -59,8 +59,7 @@ class FeatureRegression(Part):
     """c (link t_k(x) - link mu_k), with t_k(x) = mu_k + a(x)'b_k the regression of label k, and c learnt.
 
     Far from the training rows, where a = 0, this is zero. The link is the logit of labels that are present or not, and
-    the logarithm of one class out of K; t enters it by e softplus(t / e), which is t where t is well above e, about
-    twice the label's variance, and stays positive everywhere.
+    the logarithm of one class out of K, as `linked` has them.
 
     Args:
         n_features: M.
@@ -97,13 +96,7 @@ class FeatureRegression(Part):
 
     def linked(self, t: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         """link t - link mu of regressions t."""
-        mu = self.frequencies
-        floor = _FLOOR * mu * (1 - mu)
-        of_prior = _positive(mu, floor).log()
-        linked = _positive(t, floor).log_().sub_(of_prior)
-        if self.link == "logit":
-            linked -= _positive(1 - t, floor).log_().sub_(_positive(1 - mu, floor).log())
-        return linked
+        return linked(t, self.frequencies, link=self.link, floor=_FLOOR)
 
     def step_scales(self) -> dict[nn.Parameter, float]:
         # One number for all, that many steps agree about.
@@ -170,11 +163,6 @@ class FeatureRegression(Part):
         self.amplitudes.copy_(((total - explained) / (noise * counted)).clamp(min=0.0))
         scores = (((noise,), error) for noise, error in errors.items())
         return Regressed(logits, Selection.of(_BY, {"noise_variance": noise}, scores))
-
-
-def _positive(t: Tensor, floor: Tensor) -> Tensor:
-    """e softplus(t / e), about t above the floor e, and never zero in float32."""
-    return (nn.functional.softplus(t / floor) * floor).clamp_(min=1e-12)
 
 
 def _pieces(a: Float[Tensor, "N M"], y: scipy.sparse.csr_matrix) -> Iterator[tuple[slice, Tensor, Tensor]]:

@@ -8,7 +8,7 @@ share one factorisation. Its leave-one-out predictions, known in closed form (Ra
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -21,12 +21,9 @@ from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.kept_rows import KeptRows
 from extremegp.engine.lengthscales import chosen, frequencies_of, learn_lengthscales, noises
 from extremegp.engine.linalg import inverse, inverse_cholesky
+from extremegp.engine.links import Link
 from extremegp.engine.part import TrainingData
-from extremegp.engine.scaled_rows import ScaledRows
-from extremegp.engine.selection import Selection
-from extremegp.engine.sparse import Inputs, Matrix
-
-Link = Literal["logit", "log"]
+from extremegp.engine.sparse import Inputs, Matrix, fill
 
 _FLOOR = 5e-3
 
@@ -46,6 +43,7 @@ class RegressionMean(KeptRows):
         blocks: blocks of the features, each of which then has a kernel of its own; the regression's is their sum
             weighted by `shares`, which add up to one. Dense blocks are kept as an array, others by their stored
             entries.
+        lone: as `KeptRows` takes it.
     """
 
     coefficients: Float[Tensor, "n_points K"]
@@ -60,8 +58,9 @@ class RegressionMean(KeptRows):
         *,
         link: Link = "logit",
         blocks: Sequence[Block] = (),
+        lone: bool = False,
     ) -> None:
-        super().__init__(n_points, n_stored, n_features, blocks=blocks)
+        super().__init__(n_points, n_stored, n_features, blocks=blocks, lone=lone)
         self.slope = nn.Parameter(torch.ones(1))
         self.register_buffer("coefficients", torch.zeros(n_points, n_labels))
         self.register_buffer("frequencies", torch.zeros(n_labels))
@@ -69,18 +68,30 @@ class RegressionMean(KeptRows):
 
     def fit(self, data: TrainingData) -> NDArray[np.float32]:
         """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
-        fitted = fit_regression(
-            data.x,
-            data.y,
-            rng=data.rng,
-            link=self.link,
-            n_points=len(self.coefficients),
-            weights=data.weights,
-            blocks=self.blocks,
-        )
-        self.load_state_dict(fitted.mean.state_dict())
-        data.selections.append(fitted.selection)
-        return fitted.logits
+        return self.linked(self.regress(data).left_out).float().numpy()
+
+    @torch.no_grad()
+    def regress(self, data: TrainingData) -> Regressed:
+        """Become the regression of the labels of all rows, with lengthscales and noise learnt first.
+
+        With fewer points than rows it is that of the features k_Z(x) of as many rows Z (subset of regressors), which
+        has closed leave-one-out predictions too. Weights of rows are precisions: the noise variance of each row is
+        divided by its own.
+        """
+        x, y = data.x, data.y
+        with torch.enable_grad():
+            learnt = learn_lengthscales(x, y, rng=data.rng, weights=data.weights, blocks=self.blocks)
+        data.selections.append(learnt.selection(with_noise=True))
+        precisions = None if data.weights is None else torch.from_numpy(data.weights)
+        self.keep(x[chosen(x.shape[0], len(self))])
+        fill(self.weights, np.exp(learnt.log_weights))
+        if len(self.blocks) > 1:
+            fill(self.shares, learnt.shares)
+        fill(self.frequencies, frequencies_of(y, data.weights))
+        solve = _solve_all if len(self) == x.shape[0] else _solve_subset
+        coefficients, left_out = solve(self, x, y, learnt.noise, precisions)
+        self.coefficients.copy_(coefficients)
+        return Regressed(left_out, learnt.noise)
 
     def fit_bytes(self, n_rows: int) -> int:
         """What `fit` takes: square matrices of its points, predictions of all rows for all labels."""
@@ -99,12 +110,28 @@ class RegressionMean(KeptRows):
 
     def logits(self, x: Inputs) -> Float[Tensor, "B K"]:
         """link t_k(x_i) of new inputs."""
+        return self.linked(self.regressed(x))
+
+    def regressed(self, x: Inputs) -> Float[Tensor, "B K"]:
+        """t_k(x_i) of new inputs."""
         blocks = [block.to(self.coefficients) @ self.coefficients for block in self.covariances(x)]
-        return self.linked(self.frequencies + torch.cat(blocks))
+        return self.frequencies + torch.cat(blocks)
 
     def linked(self, t: Tensor) -> Tensor:
         """The link of regressions t."""
         return torch.logit(t, eps=_FLOOR) if self.link == "logit" else t.clamp(min=_FLOOR).log()
+
+
+class Regressed(NamedTuple):
+    """What a regression says of its own training rows.
+
+    Attributes:
+        left_out: its predictions of every row without that row, N x K.
+        noise: variance of the noise, beside covariances of 1.
+    """
+
+    left_out: Float[Tensor, "N K"]
+    noise: float
 
 
 class Fitted(NamedTuple):
@@ -113,12 +140,10 @@ class Fitted(NamedTuple):
     Attributes:
         mean: the mean function.
         logits: link of the leave-one-out predictions, N x K.
-        selection: the hyper-parameters that were learnt.
     """
 
     mean: RegressionMean
     logits: NDArray[np.float32]
-    selection: Selection
 
 
 def points_kept(x: Matrix, n_points: int | None = None, blocks: Sequence[Block] = ()) -> tuple[int, int | None]:
@@ -146,62 +171,46 @@ def fit_regression(
 ) -> Fitted:
     """Learn the lengthscales and the noise, then regress the labels of all rows.
 
-    With fewer points than rows the regression is that of the features k_Z(x) of as many rows Z (subset of regressors),
-    which has closed leave-one-out predictions too.
-
     Args:
         x: inputs, N x D.
         y: labels, N x K, in (0, 1].
         rng: decides the subsets that lengthscales are learnt on.
         link: what the mean function makes of the regression.
         n_points: rows to keep; by default all rows up to `EXACT_ROWS`, and `SUBSET_POINTS` of more.
-        weights: precisions of the rows, N: the noise variance of each is divided by its own. None for 1.
+        weights: precisions of the rows, N. None for 1.
         blocks: blocks of the features.
     """
-    learnt = learn_lengthscales(x, y, rng=rng, weights=weights, blocks=blocks)
-    precisions = None if weights is None else torch.from_numpy(weights)
     kept, n_stored = points_kept(x, n_points, blocks)
     mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link, blocks=blocks)
-    with torch.no_grad():
-        mean.keep(x[chosen(x.shape[0], n_points)])
-        mean.weights.copy_(torch.from_numpy(np.exp(learnt.log_weights)))
-        if len(mean.blocks) > 1:
-            mean.shares.copy_(torch.from_numpy(learnt.shares))
-        mean.frequencies.copy_(torch.from_numpy(frequencies_of(y, weights)))
-        solve = _solve_all if kept == x.shape[0] else _solve_subset
-        coefficients, left_out = solve(mean.scaled_points(), x, y, mean.frequencies, learnt.noise, precisions)
-        mean.coefficients.copy_(coefficients)
-        return Fitted(mean, mean.linked(left_out).float().numpy(), learnt.selection(with_noise=True))
+    return Fitted(mean, mean.fit(TrainingData(x, y, rng, weights=weights)))
 
 
 def _solve_all(
-    points: ScaledRows,
+    mean: RegressionMean,
     x: Matrix,
     y: scipy.sparse.csr_matrix,
-    frequencies: Tensor,
     noise: float,
     precisions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Coefficients a = (K + S)^-1 (y - mu), S = s2 I or diag s2 / w_i, and y - a / diag (K + S)^-1."""
     targets = torch.from_numpy(y.toarray()).float()
-    covariance = torch.cat(list(points.covariances(points))).float()
+    covariance = mean.gram().float()
     covariance.diagonal().add_(noise if precisions is None else noises(noise, precisions).float())
     precision = inverse(covariance)
-    coefficients = precision @ (targets - frequencies)
+    coefficients = precision @ (targets - mean.frequencies)
     return coefficients, targets - coefficients / precision.diagonal().unsqueeze(1)
 
 
 def _solve_subset(
-    points: ScaledRows,
+    mean: RegressionMean,
     x: Matrix,
     y: scipy.sparse.csr_matrix,
-    frequencies: Tensor,
     noise: float,
     precisions: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Ridge regression on L^-1 k_Z(x), K_Z = L L', weighted; with hat values h, (fit - h y) / (1 - h)."""
-    size = len(points)
-    covariance = torch.cat(list(points.covariances(points))).double()
+    points, frequencies, size = mean.scaled_points(), mean.frequencies, len(mean)
+    covariance = mean.gram().double()
     covariance.diagonal().add_(1e-6)
     inverse_root = inverse_cholesky(covariance, relative_jitter=0.0, dtype=torch.float32)
     rows = points.of_rows(x)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
@@ -31,13 +32,14 @@ from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter, estimate_scatter
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.domains import choice
-from extremegp.settings.latents import landmark_count
+from extremegp.settings.latents import CLOSED, landmark_count
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
 from extremegp.training.landmarks import start_on_landmarks
+from extremegp.training.regression import start_on_regression
 from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -119,7 +121,8 @@ def fit_model(
     for inputs in (data.x, *(() if held_out is None else (held_out.x,))):
         check_dense(settings, inputs)
     if settings.n_mean_points >= _MANY_POINTS:
-        reporter.phase(f"fitting the mean function: regression of the labels on {settings.n_mean_points} rows")
+        what = "" if settings.is_closed else "the mean function: "
+        reporter.phase(f"fitting {what}regression of the labels on {settings.n_mean_points} rows")
     model = settings.build()
     check_shareable(model, machine)
     check_likelihood(model.likelihood, data.y, data.weights, by_pairs=training.label_sampling == "pair")
@@ -128,8 +131,10 @@ def fit_model(
     start = TrainingData(data.x, data.y, rng, propensities=propensities, weights=data.row_weights, **starts)
     if data.lengths is not None:
         start.sample  # noqa: B018 (drawn first, whatever the latents)
-    trained, inputs, mean_logits = model, data.x, None
-    if settings.latents == "landmarks":
+    trained, inputs, mean_logits, started = model, data.x, None, time.monotonic()
+    if settings.is_closed:
+        start_on_regression(model, start)
+    elif settings.latents == "landmarks":
         if data.x.shape[0] >= _MANY_POINTS:
             reporter.phase(f"learning the kernel, and features of all rows by {settings.n_inducing} of them")
         inputs, mean_logits = start_on_landmarks(model, start)
@@ -138,6 +143,13 @@ def fit_model(
         mean_logits = model.start(start)
     model.to(device=machine.device, dtype=dtype)
     contents = content_hash(data.arrays()), content_hash([] if held_out is None else held_out.arrays())
+    validate = None if held_out is None else validator(model, held_out)
+    if settings.is_closed:
+        record = {"epoch": 1.0, "seconds": spent + time.monotonic() - started}
+        history = [record if validate is None else record | {f"validation_{score_name}": validate()}]
+        return FittedModel(
+            model.requires_grad_(False), settings, history, None, plan.lowered, contents, start.selections
+        )
     history = train(
         trained,
         inputs,
@@ -147,7 +159,7 @@ def fit_model(
         weights=data.weights,
         mean_logits=mean_logits,
         reporter=reporter,
-        validate=None if held_out is None else validator(model, held_out),
+        validate=validate,
         score_name=score_name,
         checkpoint=params["checkpoint"],
         fingerprint=fingerprint(
@@ -183,7 +195,7 @@ def _planned(
     def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
         params = translate(params)
         points: dict[str, Any] = {"mean_points": kept}
-        if params["latents"] == "landmarks":
+        if params["latents"] in CLOSED:
             count = landmark_count(params, n_rows=x.shape[0], n_labels=y.shape[1])
             points["landmarks"] = of_landmarks(n_points=count)
         settings = model_settings(params, **sizes, **points, blocks=data.blocks)

@@ -59,11 +59,15 @@ class MultiClassGPClassifier(
             every visit; "auto" is "optimal", or "amortised" where classes are sampled.
         mixing: "identity" gives every class a function of its own, "factor" mixes P functions by K x P loadings; "auto"
             is "identity" up to 500 classes.
-        latents: as of `MultiLabelGPClassifier`; or linear functions of the features: "linear" with a Gaussian posterior
-            whose relative variances classes share, "linear-mean-field" with one for every coefficient, "linear-point"
-            without (T 3.22).
-        n_mean_points: rows that the regression of `mean_function` keeps, spread over the training rows: more are more
-            accurate, and take N times their square of time; "auto" is all up to 16,384 rows, and at most 8192 of more.
+        latents: "regression" is the Gaussian process regression of the classes' indicators with a link that rows left
+            out choose: its posterior is closed, so that nothing is trained by steps and `history_` has one record
+            without a bound. "gp" and "landmarks" as of `MultiLabelGPClassifier`. Or linear functions of the features:
+            "linear" with a Gaussian posterior whose relative variances classes share, "linear-mean-field" with one for
+            every coefficient, "linear-point" without (T 3.22). "auto" is "regression" for up to 16,384 rows and 500
+            classes where no parameter asks for what it does not have, such as `epochs` or `kernel`; else "gp".
+        n_mean_points: rows that the regression (as `latents` or as `mean_function`) keeps, spread over the training
+            rows: more are more accurate, and take N times their square of time; "auto" is all up to 16,384 rows, and at
+            most 8192 of more.
         n_sampled_classes: classes drawn at every step to stand for all that no row of the batch has (X 10), a number or
             a share of the classes; None looks at all classes; "auto" does so up to 20,000 classes and draws 1000
             beyond.
@@ -92,7 +96,7 @@ class MultiClassGPClassifier(
         >>> X = np.stack([radii * np.cos(angles), radii * np.sin(angles)], axis=1)
         >>> y = np.repeat(["inner", "middle", "outer"], 20)
         >>> classifier = MultiClassGPClassifier(random_state=0).fit(X, y)
-        >>> classifier.predict(np.array([[0.0, 1.0], [0.0, 3.0]])).tolist()
+        >>> classifier.predict(np.array([[0.0, 1.0], [0.0, -3.0]])).tolist()
         ['inner', 'outer']
     """
 
@@ -100,7 +104,7 @@ class MultiClassGPClassifier(
     likelihood: str | Likelihood = "auto"
     local: Literal["auto", "optimal", "amortised", "stored"] = "auto"
     mixing: Literal["auto", "identity", "factor"] = "auto"
-    latents: Literal["auto", "gp", "landmarks", "linear", "linear-mean-field", "linear-point"] = "auto"  # type: ignore[assignment]
+    latents: Literal["auto", "gp", "landmarks", "regression", "linear", "linear-mean-field", "linear-point"] = "auto"  # type: ignore[assignment]
     n_mean_points: int | Literal["auto"] = "auto"
     n_sampled_classes: int | float | Literal["auto"] | None = "auto"
     class_sampling: Literal["frequency", "uniform", "pair"] = "frequency"

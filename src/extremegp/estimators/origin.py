@@ -192,7 +192,7 @@ def joined_history(records: Any, seconds: Any) -> list[dict[str, float]]:
 def _is_record(record: Any) -> bool:
     return (
         isinstance(record, dict)
-        and {"epoch", "elbo", "seconds"} <= record.keys()
+        and {"epoch", "seconds"} <= record.keys()
         and all(isinstance(value, (int, float)) and math.isfinite(value) for value in record.values())
     )
 

@@ -170,7 +170,7 @@ class SparseGPParameters:
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
     """
 
-    latents: Literal["auto", "gp", "landmarks"] = "auto"
+    latents: Literal["auto", "gp", "landmarks", "regression"] = "auto"
     kernel: str | Kernel = "auto"
     linear_term: bool | Literal["auto"] = "auto"
     posterior: str = "shared-basis"

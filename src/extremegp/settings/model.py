@@ -40,7 +40,7 @@ PosteriorName = Literal["shared-basis", "mean-field", "full", "full-u", "parsimo
 InducingName = Literal["free", "subspace", "subspace-basis", "sparse", "separate"]
 Space = Literal["input", "subspace"]
 MixingName = Literal["factor", "identity"]
-LatentsName = Literal["gp", "landmarks", "linear", "linear-mean-field", "linear-point", "random-features"]
+LatentsName = Literal["gp", "landmarks", "regression", "linear", "linear-mean-field", "linear-point", "random-features"]
 LinearTermPosterior = Literal["shared", "point"]
 
 _MOST = 2**40
@@ -68,14 +68,16 @@ class ModelSettings:
         learn_inducing: learn Z, or leave it at its start ("-FX").
         normalise_inducing: keep the rows of Z at unit norm, or not ("-UN").
         relative_jitter: added to K_Z, as a fraction of its mean diagonal.
-        n_mean_points: rows that the mean function is a regression on; 0 for a mean function of zero.
+        n_mean_points: rows that the mean function, or latents "regression", is a regression on; 0 for a mean function
+            of zero.
         n_mean_stored: stored entries of these rows; None for rows of an array.
         n_landmark_stored: stored entries of M rows of the training data; None for rows of an array.
         propensity: whether labels that apply may be missing, each recorded with a propensity of its own.
         likelihood: of the labels, by its name or as an object.
         mixing: K utilities from P latent functions, or one from each ("identity", P = K).
-        latents: sparse GPs; GPs with rows of the training data as inducing inputs, which correct a regression; (deep)
-            GPs by random features; or linear functions whose posterior is of this family (T 3.22).
+        latents: sparse GPs; GPs with rows of the training data as inducing inputs, which correct a regression; that
+            regression alone, with a closed posterior; (deep) GPs by random features; or linear functions whose
+            posterior is of this family (T 3.22).
         local: how a likelihood with parameters for every instance finds them.
         n_local_rows: rows that have stored ones; 0 without.
         transitions: of a linear chain, see `LinearChain`.
@@ -141,6 +143,11 @@ class ModelSettings:
         return self.n_subspace + 1 if self.lengthscales_in == "subspace" else self.n_features
 
     @property
+    def is_closed(self) -> bool:
+        """Whether the posterior is had in closed form, and nothing is trained by steps."""
+        return LATENTS[self.latents].part.is_closed
+
+    @property
     def likelihood_class(self) -> type[Likelihood]:
         """The likelihood's class, which knows what it is."""
         return part_class("likelihood", self.likelihood)
@@ -158,7 +165,7 @@ class ModelSettings:
             assert likelihood.link is not None
             features = Landmarks(self.n_inducing, self.n_landmark_stored, self.n_features, blocks=self.blocks)
             mean = FeatureRegression(self.n_inducing, k, link=likelihood.link)
-        if self.n_mean_points:
+        if self.n_mean_points and self.latents != "regression":
             assert likelihood.link is not None
             mean = RegressionMean(
                 self.n_mean_points, self.n_mean_stored, self.n_features, k, link=likelihood.link, blocks=self.blocks
@@ -184,7 +191,7 @@ class ModelSettings:
     def _make_latents(self, p: int) -> Latents:
         """P functions, or their sum over blocks; kernels of sparse GPs are sums themselves."""
         make = LATENTS[self.latents].make
-        if self.latents in ("gp", "landmarks"):
+        if self.latents in ("gp", "landmarks", "regression"):
             return make(self, p)
         terms = self._of_blocks(lambda settings: make(settings, p))
         return terms[0] if len(terms) == 1 else SumLatents(terms)
@@ -339,6 +346,8 @@ class ModelSettings:
             number("n_labels", self.n_labels, low=2, high=2**20, integer=True)
         if self.n_mean_points and likelihood.link is None:
             raise SettingsError(f"{likelihood.__name__} has no link for a regression: use mean_function='zero'")
+        if self.latents == "regression" and (not self.n_mean_points or likelihood.link is None):
+            raise SettingsError('latents="regression" takes rows to keep, and a likelihood with a link')
         if self.transitions == "none" and self.objective != "exact":
             raise SettingsError('objective="pseudo-likelihood" is of transitions, and transitions="none" has none')
 

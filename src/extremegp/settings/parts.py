@@ -19,7 +19,7 @@ from extremegp.engine.inducing import (
     SubspaceInducingInputs,
 )
 from extremegp.engine.kernels import Kernel
-from extremegp.engine.latents import DeepRandomFeatures, FeatureGP, Latents, LinearFunctions, SparseGP
+from extremegp.engine.latents import DeepRandomFeatures, FeatureGP, Latents, LinearFunctions, RegressionGP, SparseGP
 from extremegp.engine.likelihoods import (
     AugmentReduceLogit,
     AugmentReduceSoftmax,
@@ -113,6 +113,12 @@ def _linear(posterior: str) -> Entry[Latents]:
     )
 
 
+def _regression(s: ModelSettings, p: int) -> Latents:
+    points, landmarks = (s.n_mean_points, s.n_mean_stored), (s.n_inducing, s.n_landmark_stored)
+    link = part_class("likelihood", s.likelihood).link
+    return RegressionGP(p, *points, *landmarks, s.n_features, link=link, blocks=s.blocks)
+
+
 def _random_features(s: ModelSettings, p: int) -> Latents:
     return DeepRandomFeatures(
         s.n_features,
@@ -176,6 +182,7 @@ INDUCING: dict[str, Entry[InducingInputs]] = {
 LATENTS: dict[str, Entry[Latents]] = {
     "gp": Entry(SparseGP, _sparse_gp),
     "landmarks": Entry(FeatureGP, lambda s, p: FeatureGP(p, s.n_inducing)),
+    "regression": Entry(RegressionGP, _regression),
     "linear": _linear("shared"),
     "linear-mean-field": _linear("mean-field"),
     "linear-point": _linear("point"),
@@ -225,7 +232,9 @@ _COMPOSED = (kernels.Sum, kernels.Product, kernels.WhiteNoise, OnColumns)
 CLASS_LIKELIHOODS = tuple(
     name for name, entry in LIKELIHOODS.items() if entry.part.has_classes and not entry.part.has_sequences
 )
-SEQUENCE_LATENTS = tuple(name for name, entry in LATENTS.items() if not entry.part.of_features)
+SEQUENCE_LATENTS = tuple(
+    name for name, entry in LATENTS.items() if not (entry.part.of_features or entry.part.is_closed)
+)
 KERNEL_NAMES = tuple(name + white for white in ("", WHITE) for name in KERNELS)
 
 

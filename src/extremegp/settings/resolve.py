@@ -15,9 +15,9 @@ from extremegp.engine.part import Part
 from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
 from extremegp.settings.domains import choice, number
-from extremegp.settings.latents import LANDMARK_STEPS, landmark_settings
+from extremegp.settings.latents import CLOSED, LANDMARK_STEPS, landmark_settings
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.parts import CLASS_LIKELIHOODS, LATENTS, SEQUENCE_LATENTS, part_class
+from extremegp.settings.parts import CLASS_LIKELIHOODS, SEQUENCE_LATENTS, part_class
 from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
 
 _MOST_FUNCTIONS, _MOST_CLASSES = 500, 20_000
@@ -50,11 +50,11 @@ def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n
         most = min(_MOST_POINTS, round((4e12 / n_rows) ** 0.5))
         points = n_rows if n_rows <= EXACT_ROWS else most
     points = min(number("n_mean_points", points, low=1, integer=True), n_rows)
-    if wanted == "auto":
+    if wanted == "auto" and params["latents"] != "regression":
         fits = n_rows <= _MOST_ROWS and n_rows * n_labels <= _MOST_TARGETS
         fits = fits and n_features <= _MOST_FEATURES and params["latents"] == "gp"
         wanted = "regression" if fits and part_class("likelihood", params["likelihood"]).link else "zero"
-    return points if wanted == "regression" else 0
+    return 0 if wanted == "zero" else points
 
 
 def model_settings(
@@ -72,9 +72,9 @@ def model_settings(
     Raises:
         SettingsError: a parameter is outside its domain.
     """
-    if params["latents"] in LATENTS and part_class("latents", params["latents"]).of_features:
+    if params["latents"] in CLOSED:
         sizes = {"n_features": n_features, "n_labels": n_labels}
-        return landmark_settings(params, **sizes, landmarks=landmarks, blocks=blocks)
+        return landmark_settings(params, **sizes, landmarks=landmarks, mean_points=mean_points, blocks=blocks)
     mixing = params["mixing"]
     if mixing == "auto":
         # One function per class is dearer than a few mixed, but loses nothing.

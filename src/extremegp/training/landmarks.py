@@ -168,7 +168,8 @@ class _Trial(NamedTuple):
         natural_fit(model, a, self.y[0], self.row_weights[0], logits, seed=self.seed)
         with torch.no_grad():
             predicted = self.likelihood.predict(model.utilities(model.latents.condition(), held)).expectations
-        return log_score(predicted, self.y[1], self.row_weights[1], classes=self.likelihood.has_classes)
+        scores = log_scores(predicted, self.y[1], classes=self.likelihood.has_classes)
+        return float(np.average(scores, weights=self.row_weights[1]))
 
 
 def of_features(
@@ -221,27 +222,19 @@ def natural_fit(
         optimizer.step()
 
 
-def log_score(
-    expectations: Float[Tensor, "B K"],
-    y: scipy.sparse.csr_matrix,
-    weights: NDArray[np.float64] | None,
-    *,
-    classes: bool,
-) -> float:
-    """Mean log-likelihood of labels under what is expected of them."""
+def log_scores(expectations: Float[Tensor, "B K"], y: scipy.sparse.csr_matrix, *, classes: bool) -> NDArray[np.float64]:
+    """Log-likelihoods of the labels of every row under what is expected of them, B."""
     p = expectations.double().clamp(1e-12, 1 - 1e-12)
-    of_rows = torch.zeros(len(p), dtype=torch.float64)
     present = y.tocoo()
     rows, columns, values = (torch.from_numpy(part) for part in (present.row, present.col, present.data.astype(float)))
     rows, columns = rows.long(), columns.long()
     found = p[rows, columns]
     if classes:
-        terms = found.log()
+        of_rows, terms = torch.zeros(len(p), dtype=torch.float64), found.log()
     else:
-        of_rows += torch.log1p(-p).sum(1)
-        terms = torch.logit(found)
-    of_rows.index_add_(0, rows, values * terms)
-    return float(np.average(of_rows.numpy(), weights=weights))
+        of_rows, terms = torch.log1p(-p).sum(1), torch.logit(found)
+    scores: NDArray[np.float64] = of_rows.index_add_(0, rows, values * terms).numpy()
+    return scores
 
 
 def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -5,6 +5,7 @@ from extremegp.engine.latents.columns import ColumnLatents
 from extremegp.engine.latents.features import FeatureGP
 from extremegp.engine.latents.linear import LinearFunctions
 from extremegp.engine.latents.random_features import DeepRandomFeatures
+from extremegp.engine.latents.regression import RegressionGP
 from extremegp.engine.latents.sparse_gp import SparseGP
 
 __all__ = [
@@ -16,6 +17,7 @@ __all__ = [
     "Latents",
     "LinearFunctions",
     "Marginals",
+    "RegressionGP",
     "SparseGP",
     "SumLatents",
 ]

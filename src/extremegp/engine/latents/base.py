@@ -74,11 +74,13 @@ class Latents(Part):
     Attributes:
         n_functions: P.
         of_features: whether their inputs are features of landmarks, see `Landmarks`.
+        is_closed: whether their posterior is had in closed form, so that no steps train it.
         kl_weight: how often their KL divergence counts, where they stand for more functions than they are.
     """
 
     n_functions: int
     of_features: ClassVar[bool] = False
+    is_closed: ClassVar[bool] = False
     kl_weight: float = 1.0
 
     @abstractmethod

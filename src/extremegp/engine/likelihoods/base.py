@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from typing import ClassVar, Literal, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 import torch
@@ -14,12 +14,12 @@ from torch import Tensor
 from extremegp.engine.batch import Batch, weighted_sum
 from extremegp.engine.integrals.races import entropy_parts
 from extremegp.engine.latents.base import Marginals
+from extremegp.engine.links import Link
 from extremegp.engine.mixing import IdentityMixing, Prior
 from extremegp.engine.part import Part, StepSizes
 from extremegp.engine.sparse import SparseRows
 from extremegp.engine.utilities import Utilities
 
-Link = Literal["logit", "log"]
 _PRIOR_STEPS = 200
 
 
