@@ -36,7 +36,7 @@ from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
-from extremegp.training.landmarks import start_on_landmarks
+from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks
 from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -155,6 +155,8 @@ def fit_model(
         judge=judge,
         spent=spent,
     )
+    if settings.latents == "landmarks":
+        finish_on_landmarks(trained, inputs, data.y, data.row_weights)
     return FittedModel(model.requires_grad_(False), settings, history, mean_logits, plan.lowered, contents)
 
 
