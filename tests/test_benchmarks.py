@@ -33,6 +33,7 @@ SCRIPTS = (
     "step_speed.py",
     "calibration.py",
     "novelty.py",
+    "known_truth.py",
     "feature_scale.py",
     "natural_gradients.py",
     "label_sampling.py",
@@ -206,6 +207,15 @@ def test_novelty_is_compared_with_other_ways_on_labels_and_on_classes(tmp_path: 
         assert f"**{name}**" in output
         assert result["sets"][name]["epistemic"].keys() == {"training", "test", *foreign}
     assert result["sets"]["mnist"]["told"]["novelty"]["pixels permuted"]["auroc"] > 0.9
+
+
+@pytest.mark.slow
+def test_intervals_are_counted_where_the_truth_is_known(tmp_path: Path, datasets: Path) -> None:
+    settings = ("--rows", "60", "--seeds", "2", "--gap-seeds", "2", "--param", "epochs=2")
+    output, result = run(tmp_path, "known_truth.py", *settings, datasets=datasets)
+    assert [0 <= of[part] <= 1 for of in result["draws"]["60"] for part in ("inside", "gap")] == [True] * 4
+    assert all(0 < low <= high < 1 for low, high in result["gaps"])
+    assert " of 2 |" in output
 
 
 @pytest.mark.slow

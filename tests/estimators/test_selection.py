@@ -28,7 +28,10 @@ def chosen(estimator: GPEstimator) -> list[dict[str, float]]:
 
 @pytest.fixture(scope="module")
 def with_landmarks() -> MultiLabelGPClassifier:
-    return MultiLabelGPClassifier(latents="landmarks", n_inducing=20, **QUICK).fit(*small_data())
+    with pytest.MonkeyPatch.context() as patch:
+        # So few rows held out would tell no better with a mean function.
+        patch.setattr(landmarks, "_PLAIN", -math.inf)
+        return MultiLabelGPClassifier(latents="landmarks", n_inducing=20, **QUICK).fit(*small_data())
 
 
 def test_what_won_is_what_the_model_has(with_landmarks: MultiLabelGPClassifier):
@@ -66,7 +69,20 @@ def test_what_was_tried_for_the_utilities_is_on_the_grid_and_no_neighbour_was_no
     for a, b in ((i - 1, j), (i + 1, j), (i, j - 1), (i, j + 1)):
         if 0 <= a < len(landmarks.SCALES) and 0 <= b < len(landmarks.AMPLITUDES):
             score = tried[landmarks.SCALES[a], landmarks.AMPLITUDES[b]]
-            assert not landmarks._is_better(score, tried[scale, variance])
+            won = tried[scale, variance]
+            assert score <= won + landmarks._NOTICED * abs(won)
+
+
+def test_without_a_mean_function_variances_are_those_of_the_evidence():
+    classifier = MultiLabelGPClassifier(latents="landmarks", n_inducing=20, **QUICK).fit(*small_data())
+    kernel, variances = classifier.hyperparameters_ or ()
+    assert float(cast(FeatureRegression, classifier.model_.mean_function).slope) == 0
+    found = cast(IdentityMixing, classifier.model_.mixing).log_scales.mul(2).exp().double()
+    assert [*variances.chosen.values()] == pytest.approx(np.quantile(found, (0, 0.5, 1)).tolist(), rel=1e-5)
+    assert "evidence" in variances.by
+    assert classifier.model_.features is not None
+    lengthscales = classifier.model_.features.kept.weights.double().rsqrt()
+    assert kernel.chosen["shortest_lengthscale"] == pytest.approx(float(lengthscales.min()), rel=1e-5)
 
 
 def test_mixed_functions_are_said_to_take_the_scale_alone(monkeypatch: pytest.MonkeyPatch):

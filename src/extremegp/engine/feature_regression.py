@@ -98,6 +98,17 @@ class FeatureRegression(Part):
         """link t - link mu of regressions t."""
         return linked(t, self.frequencies, link=self.link, floor=_FLOOR)
 
+    @torch.no_grad()
+    def leave_out(self) -> None:
+        """Be zero everywhere, for good."""
+        self.slope.zero_()
+        self.slope.requires_grad_(False)
+
+    @property
+    def is_left_out(self) -> bool:
+        """Whether it is zero everywhere, for good."""
+        return not self.slope.requires_grad
+
     def step_scales(self) -> dict[nn.Parameter, float]:
         # One number for all, that many steps agree about.
         return {self.slope: 5.0}

@@ -38,7 +38,7 @@ from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
-from extremegp.training.landmarks import start_on_landmarks
+from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks
 from extremegp.training.regression import start_on_regression
 from extremegp.training.shards import check_shareable
 
@@ -170,6 +170,8 @@ def fit_model(
         judge=judge,
         spent=spent,
     )
+    if settings.latents == "landmarks":
+        finish_on_landmarks(trained, inputs, data.y, data.row_weights)
     model.requires_grad_(False)
     return FittedModel(model, settings, history, mean_logits, plan.lowered, contents, start.selections)
 

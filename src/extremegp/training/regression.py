@@ -18,7 +18,7 @@ from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import fill
 from extremegp.engine.utilities import Utilities
-from extremegp.training.landmarks import log_scores
+from extremegp.training.landmark_trial import log_scores
 
 FLOORS = (1.0, 2.0, 5.0, 10.0)
 SHARES = (1.0, 0.3, 0.1, 0.03, 0.0)

@@ -52,6 +52,7 @@ class Likelihood(Part):
         takes_weights: whether the expectation counts rows, or sequences, by `Batch.weights`.
         takes_soft_labels: whether y may hold probabilities in place of labels: the expectation is that over them too.
         has_prior: whether `prior_bias` is known.
+        has_label_terms: whether `label_terms` are known.
         link: of the mean function to utilities; None where there is no regression of the labels to add to them.
         step_arrays: how many arrays of B x L numbers a step of training takes.
     """
@@ -68,6 +69,7 @@ class Likelihood(Part):
     takes_weights: ClassVar[bool] = False
     takes_soft_labels: ClassVar[bool] = False
     has_prior: ClassVar[bool] = False
+    has_label_terms: ClassVar[bool] = False
     link: ClassVar[Link | None] = None
     step_arrays: ClassVar[int] = 10
 
@@ -86,6 +88,12 @@ class Likelihood(Part):
     def conditional(self, f: Float[Tensor, "*S B K"]) -> Float[Tensor, "*S B K"]:
         """E[y | f] of known utilities."""
         return self.of_marginals(f, torch.zeros_like(f))
+
+    def label_terms(
+        self, mean: Float[Tensor, "B L"], variance: Float[Tensor, "B L"], y: Float[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"], Float[Tensor, "B L"]]:
+        """E log p(y_k | f_k) of every label by itself, with its derivatives by mean and variance of f_k."""
+        raise TypeError(f"{type(self).__name__} has no terms of single labels")
 
     @property
     def stores_rows(self) -> bool:

@@ -61,6 +61,7 @@ class BernoulliLabels(Likelihood):
     """
 
     labels_independent = sums_over_labels = takes_known_labels = takes_weights = takes_soft_labels = has_prior = True
+    has_label_terms = True
     link = "logit"
     propensities: Float[Tensor, " K"] | None
 
@@ -110,6 +111,18 @@ class BernoulliLabels(Likelihood):
         data = utilities.weighted_mean_sum(present) - softplus
         return data if self.propensities is None else data + present.values @ self.propensities.log()[y.columns]
 
+    def label_terms(
+        self, mean: Float[Tensor, "B L"], variance: Float[Tensor, "B L"], y: Float[Tensor, "B L"]
+    ) -> tuple[Float[Tensor, "B L"], Float[Tensor, "B L"], Float[Tensor, "B L"]]:
+        value, by_mean, by_variance = softplus_moments(mean, variance)
+        terms = y * mean - value, y - by_mean, -by_variance
+        if self.propensities is None:
+            return terms
+        value, by_mean, by_variance = softplus_moments(mean + torch.log1p(-self.propensities), variance)
+        shifted = y * self.propensities.log() + (1 - y) * value, (1 - y) * by_mean, (1 - y) * by_variance
+        value, by_mean, by_variance = (one + other for one, other in zip(terms, shifted, strict=True))
+        return value, by_mean, by_variance
+
     def predict(self, utilities: Utilities) -> Prediction:
         mean, variance = utilities.marginals()
         return Prediction(mean, self.of_marginals(mean, variance))
@@ -156,7 +169,7 @@ class IndependentClasses(BernoulliLabels):
     """One class out of K by K Bernoulli labels: the class is 1, all others are 0 (T section 4.5.4, MLGPF on MNIST)."""
 
     has_classes = True
-    takes_known_labels = has_prior = False
+    takes_known_labels = has_prior = has_label_terms = False
 
     def predict(self, utilities: Utilities) -> Prediction:
         """Mean utilities, and the probabilities of the labels scaled to add up to one."""
