@@ -29,6 +29,7 @@ from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter, estimate_scatter
 from extremegp.prediction.predictor import Predictor
+from extremegp.prediction.shared_covariance import share_covariances
 from extremegp.settings.domains import choice
 from extremegp.settings.latents import landmark_count
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
@@ -155,7 +156,18 @@ def fit_model(
         judge=judge,
         spent=spent,
     )
-    return FittedModel(model.requires_grad_(False), settings, history, mean_logits, plan.lowered, contents)
+    model.requires_grad_(False)
+    if data.lengths is not None and translated["weight_covariance"] == "shared":
+        settings = share_covariances(
+            model,
+            settings,
+            data.x,
+            data.lengths,
+            kl_weight=training.kl_weight,
+            rng=np.random.default_rng(seed),
+            weights=data.row_weights,
+        )
+    return FittedModel(model, settings, history, mean_logits, plan.lowered, contents)
 
 
 def _planned(
@@ -199,6 +211,7 @@ def _planned(
             item_size=item_size,
             optimizer_state=training.optimizer_state,
             n_copies=validated + (params["checkpoint"] is not None),
+            shares_covariance=params.get("weight_covariance") == "shared",
             **_batch_sizes(data, training, has_classes=settings.likelihood_class.has_classes),
         )
 

@@ -16,7 +16,7 @@ from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
 from extremegp.settings.domains import choice, number
 from extremegp.settings.latents import LANDMARK_STEPS, landmark_settings
-from extremegp.settings.model import ModelSettings
+from extremegp.settings.model import WEIGHT_COVARIANCES, ModelSettings
 from extremegp.settings.parts import CLASS_LIKELIHOODS, LATENTS, SEQUENCE_LATENTS, part_class
 from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
 
@@ -238,6 +238,7 @@ def sequence_params(
     if epochs == "auto":
         epochs = max(15, math.ceil(_STEPS[latents] * batch_size / n_sequences))
     step, kl_weight = params["natural_step"], params["kl_weight"]
+    choice("weight_covariance", params["weight_covariance"], WEIGHT_COVARIANCES)
     return params | {
         "features": "raw",
         "likelihood": "linear-chain",
