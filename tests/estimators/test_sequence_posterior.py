@@ -110,7 +110,7 @@ def test_variances_are_those_of_the_whole_matrix(
     monkeypatch.setattr(shared_covariance, "MOST_WEIGHTS", most_weights)
     tagger, curvatures = _trained(monkeypatch, **settings)
     members = [*tagger.model_.latents.with_weights()]
-    kl_weight = settings.get("kl_weight", 0.1 if "latents" in settings else 0.3)
+    kl_weight = settings.get("kl_weight", 0.1 if "latents" in settings else 1.0)
     assert len(members) == 1 + (settings.get("transitions") == "indexed")
     x = suited_block(tagger.features_.transform(X)[0], slice(None), dtype=tagger.model_.mixing.bias.dtype)
     for (_, latents), curvature in zip(members, curvatures, strict=False):
@@ -210,7 +210,7 @@ def test_weights_of_sequences_are_as_good_as_repetitions(monkeypatch: pytest.Mon
     )
     x, lengths = repeated.features_.transform([X[s] for s in often])
     shared_covariance.share_covariances(
-        repeated.model_, repeated.settings_, x, lengths, kl_weight=0.3, rng=np.random.default_rng(0)
+        repeated.model_, repeated.settings_, x, lengths, kl_weight=1.0, rng=np.random.default_rng(0)
     )
     token = suited_block(weighted.features_.transform(X)[0], slice(None))
     with torch.no_grad():

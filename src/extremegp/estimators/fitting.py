@@ -163,7 +163,7 @@ def fit_model(
             settings,
             data.x,
             data.lengths,
-            kl_weight=training.kl_weight,
+            kl_weight=translated["covariance_kl_weight"],
             rng=np.random.default_rng(seed),
             weights=data.row_weights,
         )

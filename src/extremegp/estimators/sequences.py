@@ -82,8 +82,8 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
             posterior covariance matrix for all labels once they are trained, so that variances know how far tokens are
             from those of training; "factorised" leaves every weight its own variance, as in D. Other latents have none.
         kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior),
-            which predicts better where the posterior is factorised; "auto" is 0.3 for random features, 1 for
-            "linear-point", and else 0.1.
+            which predicts better where the posterior is factorised; "auto" is 0.3 for random features (1 for the
+            covariance that they share), 1 for "linear-point", and else 0.1.
         n_draws: draws of the posterior that predictions average.
         n_train_draws: draws of a training step in the second half of training; one in the first.
         decoding: what `predict` gives: the most probable label of every token ("max-marginal", fewest wrong labels), or

@@ -1,7 +1,7 @@
 """The covariance that functions of sequences share, found once they are trained: see `WeightCovariance`.
 
-Its curvatures are expected under the posterior that it makes, so that the two are found in turns. They are those of the
-bound that the functions were trained by, whose KL term counts `kl_weight` times.
+Its curvatures are expected under the posterior that it makes, so that the two are found in turns. It is that of the
+bound whose KL term counts `kl_weight` times.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def share_covariances(
         settings: what it is.
         x: inputs of the training sequences, one after the other.
         lengths: of the sequences.
-        kl_weight: of the KL term in training.
+        kl_weight: of the KL term.
         rng: decides the draws, and which tokens of very many go together.
         weights: what each token counts; 1 by default.
 
