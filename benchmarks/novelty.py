@@ -1,4 +1,7 @@
-"""Rows unlike those of training: how well novelty tells them from test rows, beside two common ways to."""
+"""Rows unlike those of training: how well novelty tells them from test rows, beside two common ways to.
+
+Of sequences: how uncertain tokens are, of the first fold.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,7 @@ from typing import Any, NamedTuple
 import class_data
 import common
 import numpy as np
+import sequence_data
 from numpy.typing import NDArray
 from peer_worker import fit_one_vs_rest
 from scipy.sparse import csr_matrix, issparse
@@ -20,12 +24,12 @@ from sklearn.decomposition import PCA, TruncatedSVD
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
+from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
 from extremegp.cli.settings import parse_settings
 from extremegp.data import read_xc
 from extremegp.errors import DataError
 
-SETS = ("bibtex", "debian_tags", "clinc150", "fashion-mnist")
+SETS = ("bibtex", "debian_tags", "clinc150", "fashion-mnist", "chunking")
 OTHER_WORDS = {"bibtex": "debian_tags", "debian_tags": "bibtex"}
 """Sets whose rows are seen through each other's vocabulary."""
 NOVELTY, EPISTEMIC, PROBABILITY, MAHALANOBIS = (
@@ -55,7 +59,9 @@ def main() -> None:
     options.add_argument("--logistic-c", type=float, default=10.0, metavar="C", help="inverse regularisation")
     options.add_argument("--peer-rows", type=int, default=20_000, metavar="N", help="training rows of the other ways")
     args = common.parse(options)
-    results = {name: measure(args, name) for name in args.sets}
+    results = {
+        name: measure_sequences(args, name) if name in sequence_data.SETS else measure(args, name) for name in args.sets
+    }
     common.finish(args.json, {"sets": results}, args)
 
 
@@ -98,6 +104,39 @@ def measure(args: Any, name: str) -> dict[str, Any]:
     )
     shares = {part: float(np.mean(values < 0.01)) for part, values in p.items()}
     return {"seconds": seconds, "told": told, "below_0.01": shares, "epistemic": means}
+
+
+def measure_sequences(args: Any, name: str) -> dict[str, Any]:
+    """Train on sequences, and compare their uncertainty with that of tokens without any order in their features."""
+    _, ((train, test), *_) = sequence_data.gpstruct(args.data, name)
+    parameters = {
+        "random_state": args.seed,
+        "verbose": False,
+        **parse_settings(args.parameters, "SequenceGPClassifier"),
+    }
+    started = time.perf_counter()
+    model = SequenceGPClassifier(**parameters).fit(*train)
+    seconds = time.perf_counter() - started
+    words = iter(np.random.default_rng(args.seed).permutation([word for s in test.X for token in s for word in token]))
+    tokens = {
+        "training": train.X,
+        "test": test.X,
+        "words shuffled": [[[str(next(words)) for _ in token] for token in s] for s in test.X],
+        "words never seen": [[[f"never seen: {word}" for word in token] for token in s] for s in test.X],
+    }
+    found = {part: model.predict_uncertainty(x) for part, x in tokens.items()}
+    means = {part: float(np.concatenate([of.epistemic for of in parts]).mean()) for part, parts in found.items()}
+    p = {part: np.concatenate([of.novelty for of in parts]) for part, parts in found.items()}
+    shares = {part: float(np.mean(values < 0.01)) for part, values in p.items()}
+    common.table(
+        f"**{name}**: tokens; trained in {seconds:.1f} s",
+        ("", "median p", "p below 0.01", "epistemic"),
+        [
+            (part, f"{np.median(p[part]):.4f}", f"{100 * shares[part]:.1f} %", f"{mean:.4f}")
+            for part, mean in means.items()
+        ],
+    )
+    return {"seconds": seconds, "below_0.01": shares, "epistemic": means}
 
 
 def load(args: Any, name: str) -> Case:

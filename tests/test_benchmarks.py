@@ -631,6 +631,17 @@ def test_sequences_and_their_folds_are_read_as_they_were_written(
     assert folds == [tuple(([X[i] for i in side], [y[i] for i in side]) for side in fold) for fold in FOLDS]
 
 
+@pytest.mark.slow
+def test_novelty_of_sequences_says_how_uncertain_tokens_are(tmp_path: Path, sequence_datasets: Path) -> None:
+    settings = [word for setting in ("epochs=30", "n_random_features=50") for word in ("--param", setting)]
+    output, result = run(tmp_path, "novelty.py", "--sets", "basenp", *settings, datasets=sequence_datasets)
+    found = result["sets"]["basenp"]["epistemic"]
+    assert [*found] == ["training", "test", "words shuffled", "words never seen"]
+    assert found["words never seen"] == max(found.values())
+    assert result["sets"]["basenp"]["below_0.01"]["training"] == 0
+    assert "| words never seen | " in output
+
+
 def test_a_label_that_a_method_does_not_know_costs_its_tokens_alone(sequence_data: ModuleType) -> None:
     rows = np.array([[0.75, 0.25], [0.5, 0.5]], dtype=np.float32)
 

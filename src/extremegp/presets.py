@@ -269,7 +269,14 @@ def _d(table: str, errors: tuple[float, ...], unstruct: tuple[float, ...], *stru
     return SequenceFigures(f"D Table {table}", *(dict(zip(_SETS, part, strict=False)) for part in parts))
 
 
-_STRUCTURED = {"latents": "random-features", "n_random_features": 1000, "ard": True, "n_hidden": 1, "kl_weight": 1.0}
+_STRUCTURED = {
+    "latents": "random-features",
+    "n_random_features": 1000,
+    "ard": True,
+    "n_hidden": 1,
+    "weight_covariance": "factorised",
+    "kl_weight": 1.0,
+}
 _FREEZE = {"frequencies_from": 0.1, "hyperparameters_from": 0.3}
 _OMEGA = {"": "var-fixed", "-PF": "prior-fixed", "-VR": "var-resampled"}
 _FEATURES = {"": ("arccos1", "arc-cosine kernel"), "-RBF": ("se", "squared exponential kernel")}

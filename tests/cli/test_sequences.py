@@ -157,6 +157,35 @@ def test_the_k_best_labellings_have_their_log_probabilities(sequence_files: Path
     assert next(labellings, None) is None
 
 
+@pytest.mark.parametrize("threshold", [None, 0.4])
+@pytest.mark.parametrize("told", [True, False])
+def test_the_uncertainty_of_every_token_comes_last(
+    sequence_files: Path, uncertain: Path, run: Run, told: bool, threshold: float | None
+) -> None:
+    model = extremegp.load(uncertain)
+    X, _ = split("test")
+    options: list[object] = ["--probabilities"] + ["--uncertainty"] * told
+    options += [] if threshold is None else ["--novelty-threshold", threshold]
+    plain = run("predict", uncertain, sequence_files / "bare.txt", "--probabilities").stdout.split("\n")
+    lines = run("predict", uncertain, sequence_files / "bare.txt", *options).stdout.split("\n")
+    parts = [np.stack(part, axis=1) for part in model.predict_uncertainty(X)]
+    expected = iter(np.concatenate(parts))
+    marks = set()
+    for line, before in zip(lines, plain, strict=True):
+        n_columns = before.count("\t") + 1
+        assert line.split("\t")[:n_columns] == before.split("\t")
+        if not line:
+            continue
+        measured, values = line.split("\t")[n_columns:], next(expected)
+        if threshold is not None:
+            marks.add(mark := measured.pop())
+            assert mark == str(bool(values[-1] < threshold)).lower()
+        assert len(measured) == 5 * told
+        np.testing.assert_allclose(np.array(measured, dtype=float), values[: len(measured)], rtol=1e-5, atol=1e-7)
+    assert next(expected, None) is None
+    assert marks == (set() if threshold is None else {"true", "false"})
+
+
 def test_the_viterbi_path_is_the_best_labelling(sequence_files: Path, tagger: Path, run: Run) -> None:
     best = run("predict", tagger, sequence_files / "bare.txt", "--k-best", "1").stdout
     viterbi = run("predict", tagger, sequence_files / "bare.txt", "--decoding", "viterbi").stdout

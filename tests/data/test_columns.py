@@ -161,6 +161,15 @@ def test_predictions_are_written_as_rows_with_label_and_probability() -> None:
     assert stream.getvalue() == "The\tDT\tB\t0.500000\n#\tNN\t3\t1.000000\n\nIt\tPRP\tO\t0.000000\n\n"
 
 
+def test_measures_come_last_with_six_digits() -> None:
+    stream = io.StringIO()
+    measures = [[(0.125, 1234567.8, True)], [(float("nan"), 1e-9, False)]]
+    write_columns(stream, [[("a",)], [("b",)]], [["B"], ["O"]], probabilities=[[0.5], [1]], measures=measures)
+    first, second = stream.getvalue().split("\n\n")[:2]
+    assert first == "a\tB\t0.500000\t0.125\t1.23457e+06\ttrue"
+    assert second == "b\tO\t1.000000\tnan\t1e-09\tfalse"
+
+
 @pytest.mark.parametrize("suffix", COMPRESS)
 def test_what_is_written_is_read_again(tmp_path: Path, suffix: str) -> None:
     path = tmp_path / f"out.tsv{suffix}"
@@ -218,6 +227,8 @@ def test_any_bytes_are_read_or_refused(content: bytes, separator: str | None, la
         ([[("a",)]], [["B"]], {"probabilities": []}, "1 sequences but 0 sequences of probabilities"),
         ([[("a",)], []], [["B"], []], {}, "sequence 1 .*has no tokens"),
         ([[("a",)]], [["B", "B"]], {}, "sequence 0 .*has 1 tokens but 2 labels"),
+        ([[("a",)]], [["B"]], {"measures": []}, "1 sequences but 0 sequences of measures"),
+        ([[("a",)]], [["B"]], {"measures": [[(1,), (2,)]]}, "sequence 0 .*has 1 tokens but 2 rows of measures"),
         ([[("a",)]], [["B"]], {"probabilities": [[]]}, "sequence 0 .*has 1 tokens but 0 probabilities"),
         ([["ab"]], [["B"]], {}, "token 0 of sequence 0 .*bare string 'ab'"),
         ([[("a", 1)]], [["B"]], {}, "token 0 of sequence 0 .*has a int among its columns"),

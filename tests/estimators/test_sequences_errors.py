@@ -38,6 +38,7 @@ OUTSIDE: dict[str, list[Any]] = {
     "latents": ["trees", None, ["gp"]],
     "linear_term": ["yes", 1, None],
     "transitions": ["markov", None, True],
+    "weight_covariance": ["full", None, True],
     "objective": ["likelihood", None, 0],
     "prior_variance": [0, -1.0, NAN, INFINITY, "1", None, True],
     "kernel": ["matern52", "cosine", None, 3],

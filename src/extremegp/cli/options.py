@@ -291,9 +291,9 @@ Uncertainty = Annotated[
     bool,
     typer.Option(
         "--uncertainty",
-        help="Add how uncertain the labels of a row are, in nats: total, of which aleatoric is in the data and "
-        "epistemic would go with more of them; the variance of their utilities; and novelty, a p-value of the row "
-        "beside the training rows. For rows, and .jsonl, .tsv or .csv.",
+        help="Add how uncertain the labels of a row, or of a token, are, in nats: total, of which aleatoric is in the "
+        "data and epistemic would go with more of them; the variance of their utilities; and novelty, a p-value beside "
+        "the training rows. Rows need .jsonl, .tsv or .csv.",
     ),
 ]
 NoveltyThreshold = Annotated[
@@ -301,8 +301,8 @@ NoveltyThreshold = Annotated[
     typer.Option(
         "--novelty-threshold",
         metavar="P",
-        help="Mark rows that are new, whose p-value is below this, such as 0.01: that share of rows like those of "
-        "training is marked too. For rows, and .jsonl, .tsv or .csv.",
+        help="Mark rows or tokens that are new, whose p-value is below this, such as 0.01: that share of those like "
+        "training is marked too. Rows need .jsonl, .tsv or .csv.",
     ),
 ]
 Approximate = Annotated[

@@ -22,7 +22,9 @@ the key or column novel, true or false.
 \b
 Sequences: the columns of DATA, its labels among them if it has them, then
 the predicted label and perhaps its probability, with tabs between and a
-blank line after each sequence. With --k-best every labelling has a line
+blank line after each sequence. With --uncertainty five more columns follow,
+total, aleatoric, epistemic, variance and novelty; with --novelty-threshold
+one that is true or false. With --k-best every labelling has a line
 '# RANK LOG_PROBABILITY' (blanks, no tab) before it, ranks from 0:
   # 0 -0.105361
   He<TAB>PRP<TAB>B-NP
@@ -47,6 +49,7 @@ Examples:
   cat new.jsonl | extremegp predict model - --format jsonl --out - | head
   extremegp predict model images.npy --uncertainty --out classes.csv
   extremegp predict tagger new.txt --probabilities --out tagged.txt
+  extremegp predict tagger new.txt --uncertainty --out tagged.tsv
 """
 
 from __future__ import annotations

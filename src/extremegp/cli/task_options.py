@@ -24,7 +24,6 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     ),
     **dict.fromkeys(("--propensity", "--by", "--threshold", "--given", "--approximate", "--labels-names"), _LABELS),
     **dict.fromkeys(("--labels-column", "--label-columns", "--label-separator", "--vocabulary", "--language"), _LABELS),
-    **dict.fromkeys(("--uncertainty", "--novelty-threshold"), _ROWS),
     **dict.fromkeys(
         ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
     ),

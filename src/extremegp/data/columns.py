@@ -142,6 +142,7 @@ def write_columns(
     labels: Sequence[Sequence[Any]],
     *,
     probabilities: Sequence[Sequence[float]] | None = None,
+    measures: Sequence[Sequence[Sequence[float | bool]]] | None = None,
     encoding: str = "utf-8",
 ) -> None:
     """Write tokens and their labels so that ``read_columns(path, separator="\\t")`` returns them.
@@ -152,20 +153,23 @@ def write_columns(
         sequences: of each sequence its tokens, of each token its columns.
         labels: the label of every token, written as ``str`` does after its columns.
         probabilities: a number from 0 to 1 for every token, written after the label with six decimals.
+        measures: numbers for every token, as many for each, written after these with six significant digits; of truth
+            values true or false.
         encoding: the encoding of a file; a stream has its own.
 
     Raises:
-        DataError: sequences, labels and probabilities do not go together, there are none, a cell cannot be written in
-            this format or encoding, or the file cannot be written.
+        DataError: sequences, labels, probabilities and measures do not go together, there are none, a cell cannot be
+            written in this format or encoding, or the file cannot be written.
         SettingsError: an unknown encoding.
     """
     _check_encoding(encoding)
-    for name, values in (("label sequences", labels), ("sequences of probabilities", probabilities)):
+    given = {"label sequences": labels, "sequences of probabilities": probabilities, "sequences of measures": measures}
+    for name, values in given.items():
         if values is not None and len(values) != len(sequences):
             raise DataError(f"there are {len(sequences)} sequences but {len(values)} {name}; give one to each")
     if not len(sequences):
         raise DataError("there are no sequences to write")
-    text = "".join(_written(sequences, labels, probabilities))
+    text = "".join(_written(sequences, labels, probabilities, measures))
     if not isinstance(target, (str, Path)):
         target.write(text)
         return
@@ -304,13 +308,15 @@ def _written(
     sequences: Sequence[Sequence[Any]],
     labels: Sequence[Sequence[Any]],
     probabilities: Sequence[Sequence[float]] | None,
+    measures: Sequence[Sequence[Sequence[float | bool]]] | None,
 ) -> Iterator[str]:
     width: int | None = None
     for s, tokens in enumerate(sequences):
         if not len(tokens):
             raise DataError(f"sequence {s} (counted from 0) has no tokens; leave it out")
         tags, certain = labels[s], None if probabilities is None else probabilities[s]
-        for name, values in (("labels", tags), ("probabilities", certain)):
+        measured = None if measures is None else measures[s]
+        for name, values in (("labels", tags), ("probabilities", certain), ("rows of measures", measured)):
             if values is not None and len(values) != len(tokens):
                 raise DataError(f"sequence {s} (counted from 0) has {len(tokens)} tokens but {len(values)} {name}")
         for t, token in enumerate(tokens):
@@ -321,6 +327,8 @@ def _written(
                 raise DataError(f"{where} has {len(cells) - 1} columns, but those before have {width - 1}")
             if certain is not None:
                 cells.append(_probability(certain[t], where))
+            if measured is not None:
+                cells += map(_measure, measured[t])
             yield "\t".join(cells) + "\n"
         yield "\n"
 
@@ -339,6 +347,10 @@ def _row(token: Any, label: str, where: str) -> list[str]:
     if cells[0] == _DOCUMENT_START:
         raise DataError(f"{where} starts with {_DOCUMENT_START}, which separates sequences")
     return cells
+
+
+def _measure(value: float | bool) -> str:
+    return str(value).lower() if isinstance(value, bool) else f"{value:.6g}"
 
 
 def _probability(value: float, where: str) -> str:

@@ -109,6 +109,27 @@ class SequenceFeatures:
         Returns:
             B x 1 numbers from 0 to 1; None where tokens are numbers or hashed.
         """
+        squares = self._squares(X)
+        if squares is None:
+            return None
+        unknown, total = squares
+        shares: NDArray[Any] = np.divide(unknown, total, out=np.zeros_like(total), where=total > 0)
+        return shares.astype(np.float32)[:, None]
+
+    def unknown_squares(self, X: Any) -> NDArray[np.float32] | None:
+        """The squared norm of every token in features that training did not keep.
+
+        Args:
+            X: as `transform` takes it.
+
+        Returns:
+            B numbers, of features weighted as those that training kept; None where tokens are numbers or hashed.
+        """
+        squares = self._squares(X)
+        return None if squares is None else np.minimum(squares[0], np.finfo(np.float32).max).astype(np.float32)
+
+    def _squares(self, X: Any) -> tuple[NDArray[np.float64], NDArray[np.float64]] | None:
+        """Of every token, the squared norm in unknown features and in all."""
         if self._tokens is None or self._tokens.hash_size:
             return None
         weights, squares = dict(zip(self._tokens.names or (), self._weights.tolist(), strict=True)), []
@@ -120,9 +141,8 @@ class SequenceFeatures:
                 for name, value in zip(names, values, strict=True)
             ]
             squares.append((sum(square for known, square in own if not known), sum(square for _, square in own)))
-        unknown, total = np.array(squares).T
-        shares: NDArray[Any] = np.divide(unknown, total, out=np.zeros_like(total), where=total > 0)
-        return shares.astype(np.float32)[:, None]
+        unknown, total = np.array(squares, dtype=np.float64).T
+        return unknown, total
 
     def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
         """The columns that there would not be if one of the training tokens that have them was missing.

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
@@ -73,20 +75,27 @@ def sparse_centres(x: Matrix, size: int, data: TrainingData) -> scipy.sparse.csr
     x, rng = scipy.sparse.csr_matrix(x), data.rng
     if data.inducing_start == "rows":
         return scipy.sparse.csr_matrix(_random_rows(x, size, rng))
-    n_rows, n_features = x.shape
-    hashed = x
-    if n_features > _HASHED_FEATURES:
-        buckets = rng.integers(_HASHED_FEATURES, size=n_features)
-        signs = rng.choice(np.array([-1.0, 1.0], dtype=np.float32), size=n_features)
-        sketch = scipy.sparse.csr_matrix((signs, buckets, np.arange(n_features + 1)), (n_features, _HASHED_FEATURES))
-        hashed = scipy.sparse.csr_matrix(x @ sketch)
-    clusters = _clusters(hashed, min(size, n_rows), rng).labels_
+    n_rows = x.shape[0]
+    clusters = _clusters(hashed(x, _HASHED_FEATURES, rng), min(size, n_rows), rng).labels_
     # A cluster without members takes a row at random.
     empty = np.setdiff1d(np.arange(size), clusters)
     clusters = np.concatenate([clusters, empty])
     rows = np.concatenate([np.arange(n_rows), rng.integers(n_rows, size=len(empty))])
     shares = (1.0 / np.bincount(clusters)[clusters]).astype(np.float32)
     return scipy.sparse.csr_matrix(scipy.sparse.csr_matrix((shares, (clusters, rows)), shape=(size, n_rows)) @ x)
+
+
+def hashed(x: Matrix, n_buckets: int, rng: np.random.Generator) -> Matrix:
+    """Signed hashes of the features (count sketches), whose inner products are those of the rows on average."""
+    n_features = x.shape[1]
+    if n_features <= n_buckets:
+        return x
+    buckets = rng.integers(n_buckets, size=n_features)
+    signs = rng.choice(np.array([-1.0, 1.0], dtype=np.float32), size=n_features)
+    entries: Any = signs, buckets, np.arange(n_features + 1)
+    sketch: Any = scipy.sparse.csr_matrix(entries, shape=(n_features, n_buckets))
+    found: Matrix = scipy.sparse.csr_matrix(x @ sketch) if scipy.sparse.issparse(x) else x @ sketch
+    return found
 
 
 def largest_entries(

@@ -31,6 +31,7 @@ from extremegp.prediction.instance_noise import estimate_instance_noise
 from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter, estimate_scatter
 from extremegp.prediction.predictor import Predictor
+from extremegp.prediction.shared_covariance import share_covariances
 from extremegp.settings.domains import choice
 from extremegp.settings.latents import CLOSED, landmark_count
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
@@ -173,6 +174,17 @@ def fit_model(
     if settings.latents == "landmarks":
         finish_on_landmarks(trained, inputs, data.y, data.row_weights)
     model.requires_grad_(False)
+    if data.lengths is not None and translated["weight_covariance"] != "factorised":
+        settings = share_covariances(
+            model,
+            settings,
+            data.x,
+            data.lengths,
+            kl_weight=translated["covariance_kl_weight"],
+            rng=np.random.default_rng(seed),
+            weights=data.row_weights,
+            exactly=translated["weight_covariance"] == "auto",
+        )
     return FittedModel(model, settings, history, mean_logits, plan.lowered, contents, start.selections)
 
 
@@ -217,6 +229,7 @@ def _planned(
             item_size=item_size,
             optimizer_state=training.optimizer_state,
             n_copies=validated + (params["checkpoint"] is not None),
+            shares_covariance=params.get("weight_covariance", "factorised") != "factorised",
             **_batch_sizes(data, training, has_classes=settings.likelihood_class.has_classes),
         )
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, Self, get_args
 
@@ -78,9 +78,14 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         feed_forward: give the inputs to every layer.
         n_inducing: M, at most the number of training tokens; "auto" is 500.
         posterior: family of q(u) of a sparse GP.
+        weight_covariance: "shared" gives the weights of linear functions, and of a layer of random features, one
+            posterior covariance matrix for all labels once they are trained, so that variances know how far tokens are
+            from those of training; "factorised" leaves every weight its own variance, as in D. Other latents have none.
+            "auto" is "shared" with up to 4000 weights, such as those of random features, or 2000 tokens; of more, which
+            are summed up by groups, the labels of linear functions were told a little less well.
         kl_weight: weight of the KL term; 1 is the evidence lower bound, less fits more closely (a cold posterior),
-            which predicts better where the posterior is factorised; "auto" is 0.3 for random features, 1 for
-            "linear-point", and else 0.1.
+            which predicts better where the posterior is factorised; "auto" is 0.3 for random features (1 for the
+            covariance that they share), 1 for "linear-point", and else 0.1.
         n_draws: draws of the posterior that predictions average.
         n_train_draws: draws of a training step in the second half of training; one in the first.
         decoding: what `predict` gives: the most probable label of every token ("max-marginal", fewest wrong labels), or
@@ -130,6 +135,7 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
     feed_forward: bool = True
     n_inducing: int | Literal["auto"] = "auto"
     posterior: str = "mean-field"
+    weight_covariance: Literal["auto", "shared", "factorised"] = "auto"
     kl_weight: float | Literal["auto"] = "auto"
     n_draws: int = 100
     n_train_draws: int = 1
@@ -279,7 +285,7 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         """
         k = number("k", k, low=1, high=10_000, integer=True)
         found: list[list[tuple[NDArray[Any], float]]] = []
-        for block in self._blocks(X):
+        for block in self.blocks(X)[1]:
             paths, scores = (part.cpu().numpy() for part in block.k_best(k))
             for own, log_prob, length in zip(paths, scores, block.lengths.tolist(), strict=True):
                 kept = np.flatnonzero(np.isfinite(log_prob))
@@ -295,6 +301,7 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
             X: as in `fit`.
             y: labels, as in `fit`; a sequence with one never seen in training has -inf.
         """
+        X = read_once(X)
         x, lengths = self._features(X)
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
         ends = np.cumsum(lengths)
@@ -302,7 +309,7 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         own = torch.from_numpy(codes).clamp(min=0)
         values: list[torch.Tensor] = []
         first = 0
-        for block in self.predictor().blocks(x, lengths):
+        for block in self.predictor().blocks(x, lengths, self._unseen(X)):
             # Padded to the longest of the block, not of all sequences.
             tokens = slice(first, first := int(ends[block.sequences.stop - 1]))
             values.append(block.log_prob(chain.pad(own[tokens].to(block.lengths.device), block.lengths, dim=-1)))
@@ -367,14 +374,27 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         check_is_fitted(self, "model_")
         return self.features_.transform(X)
 
-    def _blocks(self, X: Any) -> Any:
+    def _unseen(self, X: Any) -> NDArray[np.float32] | None:
+        """Squared norms of the tokens in features that training did not have, where the posterior asks for them."""
+        return self.features_.unknown_squares(X) if self.settings_.weight_covariance == "shared" else None
+
+    def blocks(self, X: Any) -> tuple[NDArray[np.int64], Iterator[ChainDraws]]:
+        """The lengths of sequences, and what draws of the posterior say of them, a block at a time.
+
+        Args:
+            X: as in `fit`.
+
+        Raises:
+            DataError: X cannot be used.
+        """
+        X = read_once(X)
         x, lengths = self._features(X)
-        return self.predictor().blocks(x, lengths)
+        return lengths, self.predictor().blocks(x, lengths, self._unseen(X))
 
     def _of_tokens(self, X: Any, values: Callable[[ChainDraws], torch.Tensor]) -> list[NDArray[np.float32]]:
         """What tokens have a row of, split into sequences."""
-        x, lengths = self._features(X)
-        rows = [values(block).cpu().numpy().astype(np.float32) for block in self.predictor().blocks(x, lengths)]
+        lengths, blocks = self.blocks(X)
+        rows = [values(block).cpu().numpy().astype(np.float32) for block in blocks]
         return np.split(np.concatenate(rows), np.cumsum(lengths)[:-1])
 
     @classmethod

@@ -251,34 +251,52 @@ class Predictor:
             total, aleatoric, variance = (part.cpu().numpy() for part in parts)
             yield rows, total, aleatoric, variance
 
-    def blocks(self, x: Matrix, lengths: NDArray[np.int64]) -> Iterator[ChainDraws]:
+    def blocks(
+        self, x: Matrix, lengths: NDArray[np.int64], unseen: NDArray[np.float32] | None = None
+    ) -> Iterator[ChainDraws]:
         """All sequences at draws of the posterior, in blocks of a bounded size.
 
         Args:
             x: the inputs of the sequences, one after the other, CSR or array.
             lengths: of the sequences.
+            unseen: sums of squares of the features of each input that x does not have, for there are none in training;
+                None where there are none.
         """
         # The chain needs its functions at all draws, a few times over; latents more where their features are wide.
         per_token = 4 * self.n_draws * self._model.mixing.n_utilities + self._conditioned.width
         ends = np.cumsum(lengths)
         for sequences in _parts(lengths, max(1, _DRAWN_ELEMENTS // per_token)):
-            yield self._block(x, sequences, lengths[sequences], ends[sequences])
+            yield self._block(x, sequences, lengths[sequences], ends[sequences], unseen)
 
     @torch.no_grad()
-    def _block(self, x: Matrix, sequences: slice, lengths: NDArray[np.int64], ends: NDArray[np.int64]) -> ChainDraws:
+    def _block(
+        self,
+        x: Matrix,
+        sequences: slice,
+        lengths: NDArray[np.int64],
+        ends: NDArray[np.int64],
+        unseen: NDArray[np.float32] | None,
+    ) -> ChainDraws:
         likelihood = cast(LinearChain, self._model.likelihood)  # only sequences come here
         starts = ends - lengths
         # Where draws depend on what is drawn together, sequences are drawn one by one.
         together = [(int(starts[0]), int(ends[-1]))]
         spans = together if self._conditioned.alike else zip(starts.tolist(), ends.tolist(), strict=True)
-        f = torch.cat([self._draws(x, slice(*span)) for span in spans], dim=1)
+        f = torch.cat([self._draws(x, slice(*span), unseen) for span in spans], dim=1)
         # Draws of the transitions are by a generator of their own, for they must not depend on the inputs.
         return likelihood.draws_of(f, sequences, torch.from_numpy(lengths).to(self._device), self._generator(1))
 
-    def _draws(self, x: Matrix, rows: slice) -> Float[Tensor, "R B K"]:
-        block = self._inputs(x, rows)
+    def _draws(self, x: Matrix, rows: slice, unseen: NDArray[np.float32] | None) -> Float[Tensor, "R B K"]:
+        block, generator = self._inputs(x, rows), self._generator()
         length = torch.tensor([rows.stop - rows.start], device=self._device)
-        return self._model.utilities(self._conditioned, block).draws(length, self.n_draws, self._generator())
+        f = self._model.utilities(self._conditioned, block).draws(length, self.n_draws, generator)
+        if unseen is None or not unseen[rows].any():
+            return f
+        variance = self._conditioned.unseen_variance(torch.from_numpy(unseen[rows]).to(self._like))
+        if variance is None:
+            return f
+        # Functions of features that nothing is known of are independent of all others.
+        return f + variance.sqrt() * torch.randn(f.shape, generator=generator, device=f.device, dtype=f.dtype)
 
     def _generator(self, offset: int = 0) -> torch.Generator:
         return torch.Generator(self._device).manual_seed(self.seed + offset)

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from extremegp.engine.part import StepSizes, parts_of
+from extremegp.engine.weight_covariance import covariance_bytes
 from extremegp.errors import MemoryPlanError, SettingsError
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.training import TrainingSettings
@@ -49,6 +50,7 @@ def training_memory(
     batch_stored: int = 0,
     n_draws: int = 1,
     n_classes: int = 1,
+    shares_covariance: bool = False,
 ) -> int:
     """Bytes that training takes at its peak, within a factor of two.
 
@@ -68,6 +70,7 @@ def training_memory(
         batch_stored: stored entries of the inputs of a batch of sequences.
         n_draws: R, draws of a step.
         n_classes: classes that a row may have, where labels are soft.
+        shares_covariance: whether weights get a covariance for all functions in the end.
     """
     k = settings.n_labels
     with torch.device("meta"):
@@ -86,7 +89,12 @@ def training_memory(
     parts = [*parts_of(model)]
     arrays = 4 * narrow + held + mixing + n_copies * (narrow + wide) + sum(part.step_elements(sizes) for part in parts)
     training: int = item_size * arrays + of_labels + sum(part.step_bytes(sizes) for part in parts) + 12 * n_stored
-    return training + sum(part.fit_bytes(n_rows) for part in parts)
+    training += sum(part.fit_bytes(n_rows) for part in parts)
+    if not shares_covariance:
+        return training
+    # They are fitted once training is over.
+    of_weights = [covariance_bytes(weighted.n_weights, n_rows) for _, weighted in model.latents.with_weights()]
+    return max(training, sum(of_weights) + item_size * narrow + 12 * n_stored)
 
 
 def _learnt(module: nn.Module) -> int:

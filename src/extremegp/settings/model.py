@@ -22,6 +22,7 @@ from extremegp.engine.likelihoods.linear_chain import ChainObjective, Transition
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.model import MeanFunction, VariationalModel
 from extremegp.engine.part import Part
+from extremegp.engine.weight_covariance import covariance_part
 from extremegp.errors import SettingsError
 from extremegp.settings.domains import choice, number
 from extremegp.settings.parts import (
@@ -42,6 +43,8 @@ Space = Literal["input", "subspace"]
 MixingName = Literal["factor", "identity"]
 LatentsName = Literal["gp", "landmarks", "regression", "linear", "linear-mean-field", "linear-point", "random-features"]
 LinearTermPosterior = Literal["shared", "point"]
+WeightCovarianceName = Literal["factorised", "shared"]
+WEIGHT_COVARIANCES: tuple[str, ...] = get_args(WeightCovarianceName)
 
 _MOST = 2**40
 
@@ -94,6 +97,10 @@ class ModelSettings:
         n_random_features: spectral frequencies of every layer.
         n_reduced: dimensions that a learnt matrix takes inputs of random features to first; 0 leaves them as they are.
         feed_forward: give the inputs to every layer.
+        weight_covariance: of the weights of linear functions and of flat random features: every function's own
+            variances, or one matrix for all, see `WeightCovariance`.
+        n_weight_points: rows that such a matrix is held by, M; 0 to hold it as it is.
+        n_weight_stored: stored entries of these rows; None for rows of an array.
         blocks: blocks of the features, each of which then has a kernel and a weight of its own; none for features that
             are all of one kind.
     """
@@ -135,6 +142,9 @@ class ModelSettings:
     n_random_features: int = 1000
     n_reduced: int = 0
     feed_forward: bool = True
+    weight_covariance: WeightCovarianceName = "factorised"
+    n_weight_points: int = 0
+    n_weight_stored: int | None = 0
     blocks: tuple[Block, ...] = ()
 
     @property
@@ -178,6 +188,10 @@ class ModelSettings:
         n_functions = (n_utilities or p) if self.mixing == "identity" else p
         # Utilities beside those of labels, of pairs of them, have functions of their own.
         latents = make(p) if n_functions == p else JoinedLatents([make(p), make(n_functions - p)])
+        if self.weight_covariance == "shared":
+            for _, weighted in latents.with_weights():
+                sizes = weighted.n_weights, self.n_weight_points, self.n_weight_stored
+                weighted.share(covariance_part(*sizes))
         if not self.linear_term:
             return latents
 
@@ -269,14 +283,14 @@ class ModelSettings:
         """
         for name in ("n_features", "n_labels", "n_latent", "n_inducing", "n_hidden", "n_random_features"):
             number(name, getattr(self, name), low=1, high=_MOST, integer=True)
-        for name in ("n_mean_points", "n_local_rows", "n_reduced"):
+        for name in ("n_mean_points", "n_local_rows", "n_reduced", "n_weight_points"):
             number(name, getattr(self, name), low=0, high=_MOST, integer=True)
         for name, hint in _HINTS.items():
             if hint is bool:
                 choice(name, getattr(self, name), (True, False))
             elif options := get_args(hint) if getattr(hint, "__origin__", None) is Literal else ():
                 choice(name, getattr(self, name), options)
-        for name in ("n_mean_stored", "n_landmark_stored"):
+        for name in ("n_mean_stored", "n_landmark_stored", "n_weight_stored"):
             if getattr(self, name) is not None:
                 number(name, getattr(self, name), low=0, high=_MOST, integer=True)
         number("n_layers", self.n_layers, low=1, high=100, integer=True)

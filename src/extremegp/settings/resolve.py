@@ -16,7 +16,7 @@ from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
 from extremegp.settings.domains import choice, number
 from extremegp.settings.latents import CLOSED, LANDMARK_STEPS, landmark_settings
-from extremegp.settings.model import ModelSettings
+from extremegp.settings.model import WEIGHT_COVARIANCES, ModelSettings
 from extremegp.settings.parts import CLASS_LIKELIHOODS, SEQUENCE_LATENTS, part_class
 from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
 
@@ -33,6 +33,8 @@ _BIAS_VARIANCE = 4.0  # of the labels of sequences
 _STEPS = {"random-features": 1000, "gp": 300, "linear": 400, "linear-mean-field": 400, "linear-point": 300}
 _RATES = {"random-features": 0.01, "gp": 0.05, "linear": 0.3, "linear-mean-field": 0.3, "linear-point": 0.3}
 _KL_WEIGHTS = {"random-features": 0.3, "gp": 0.1, "linear": 0.1, "linear-mean-field": 0.1}
+# Measured on validation parts: a covariance that random features share needs no cold posterior.
+_COVARIANCE_KL_WEIGHTS = _KL_WEIGHTS | {"random-features": 1.0}
 
 
 def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> int:
@@ -238,6 +240,7 @@ def sequence_params(
     if epochs == "auto":
         epochs = max(15, math.ceil(_STEPS[latents] * batch_size / n_sequences))
     step, kl_weight = params["natural_step"], params["kl_weight"]
+    choice("weight_covariance", params["weight_covariance"], ("auto", *WEIGHT_COVARIANCES))
     return params | {
         "features": "raw",
         "likelihood": "linear-chain",
@@ -273,6 +276,7 @@ def sequence_params(
         "optimizer": "adam" if params["optimizer"] == "auto" else params["optimizer"],
         "natural_step": 0.05 if step == "auto" else step,
         "kl_weight": _KL_WEIGHTS.get(latents, 1.0) if kl_weight == "auto" else kl_weight,
+        "covariance_kl_weight": _COVARIANCE_KL_WEIGHTS.get(latents, 1.0) if kl_weight == "auto" else kl_weight,
         "n_sampled_labels": None,
         "label_sampling": "frequency",
         "optimizer_state": "full",

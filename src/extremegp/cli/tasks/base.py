@@ -13,6 +13,7 @@ from extremegp.cli.console import Report
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import Decoding, ModelKind, RankedBy, TaskName
 from extremegp.cli.settings import parse_settings
+from extremegp.errors import SettingsError
 from extremegp.presets import Preset
 
 if TYPE_CHECKING:
@@ -186,3 +187,13 @@ class Task(ABC, Generic[Classifier]):
     def details(self, classifier: Classifier) -> dict[str, Any]:
         """What only models of this task have to be told of."""
         return {}
+
+
+def check_threshold(threshold: float | None) -> None:
+    """Refuse a threshold of novelty that is no p-value.
+
+    Raises:
+        SettingsError: it is none.
+    """
+    if threshold is not None and not 0 < threshold <= 1:
+        raise SettingsError(f"--novelty-threshold must be a p-value above 0 and at most 1; it is {threshold:g}")

@@ -14,7 +14,7 @@ from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
 from extremegp.cli.parameters import parameter_types
 from extremegp.cli.rows import Known, Rows, class_codes, read
-from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest
+from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest, check_threshold
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -228,9 +228,7 @@ def _check_measures(request: PredictRequest, suffix: str) -> None:
             raise SettingsError(f"{option} needs --out to end in .jsonl, .tsv or .csv; it is {request.out}")
     if request.uncertainty and request.given is not None:
         raise SettingsError("--uncertainty tells of rows no label of which is known: leave out it or --given")
-    threshold = request.novelty_threshold
-    if threshold is not None and not 0 < threshold <= 1:
-        raise SettingsError(f"--novelty-threshold must be a p-value above 0 and at most 1; it is {threshold:g}")
+    check_threshold(request.novelty_threshold)
 
 
 def _measured(classifier: Any, X: Any, request: PredictRequest) -> NDArray[np.float32] | None:

@@ -17,7 +17,7 @@ from extremegp.cli.inputs import Source
 from extremegp.cli.options import Decoding
 from extremegp.cli.rows import class_space, naming
 from extremegp.cli.tasks import reports
-from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, Task, Training, TrainRequest
+from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, Task, Training, TrainRequest, check_threshold
 from extremegp.errors import DataError, SettingsError
 from extremegp.presets import SEQUENCE_PRESETS
 
@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from extremegp.data import FloatMatrix, Template
+    from extremegp.data import Template
+    from extremegp.engine.likelihoods.linear_chain import ChainDraws
     from extremegp.estimators import SequenceGPClassifier
     from extremegp.metrics import SequenceMetrics, SpanScore
 
@@ -137,6 +138,10 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
         source, out, k_best = request.source, request.out, request.k_best
         if k_best is not None and request.decoding is not None:
             raise SettingsError("--k-best orders labellings by their probability; leave out --decoding")
+        if k_best is not None and (request.uncertainty or request.novelty_threshold is not None):
+            asked = "--uncertainty" if request.uncertainty else "--novelty-threshold"
+            raise SettingsError(f"{asked} tells of tokens, and --k-best of whole labellings: leave out one of them")
+        check_threshold(request.novelty_threshold)
         if out is not None and {out.suffix.lower(), base_suffix(out)} & set(_OF_ROWS):
             raise SettingsError(f"--out of sequences is text in columns: let it end in .txt or .tsv; it is {out}")
         columns.check_width(classifier, request.model, source, labelled=False)
@@ -230,14 +235,13 @@ def _check_columns(template: Template, path: Path, n_columns: int, source: Sourc
 
 
 def _decoded(
-    classifier: SequenceGPClassifier, x: FloatMatrix, lengths: NDArray[np.int64], decoding: Decoding | None
-) -> Iterator[tuple[Any, NDArray[np.int64], NDArray[np.float32]]]:
+    classifier: SequenceGPClassifier, blocks: Iterator[ChainDraws], decoding: Decoding | None
+) -> Iterator[tuple[ChainDraws, NDArray[np.int64], NDArray[np.float32]]]:
     """Label all sequences as `SequenceGPClassifier.predict` does, each drawn for once, in blocks of a bounded size.
 
     Args:
         classifier: the model.
-        x: inputs of the tokens, one sequence after the other.
-        lengths: of the sequences.
+        blocks: what its draws say, as its `blocks` gives them.
         decoding: how; None for what the model was trained with.
 
     Returns:
@@ -250,7 +254,7 @@ def _decoded(
     from extremegp.settings.domains import choice
 
     decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
-    for block in classifier.predictor().blocks(x, lengths):
+    for block in blocks:
         marginals = block.marginals().mean(0)
         if decoding == "viterbi":
             paths = block.k_best(1)[0][:, 0].cpu().numpy()
@@ -282,12 +286,12 @@ def _measure(
     from extremegp.data import encode_label_sequences
 
     sequences, labels = columns.read(source, labelled=True)
-    x, lengths = classifier.features_.transform(sequences)
+    lengths, blocks = classifier.blocks(sequences)
     with naming(source):
         codes, _ = encode_label_sequences(labels or (), lengths, classifier.label_space_, "ignore", "the last column")
     names = np.array(list(chain.from_iterable(labels or ())))
     ends = lengths.cumsum()
-    for block, predicted, marginals in _decoded(classifier, x, lengths, decoding):
+    for block, predicted, marginals in _decoded(classifier, blocks, decoding):
         own = lengths[block.sequences]
         rows = slice(ends[block.sequences.start] - own[0], ends[block.sequences.stop - 1])
         known = torch.split(torch.from_numpy(codes[rows]).clamp(min=0), own.tolist())
@@ -345,12 +349,30 @@ def _write_best(
 
     labels: list[Sequence[str]] = []
     certain: list[Sequence[float]] = []
-    x, lengths = classifier.features_.transform(sequences)
-    for block, codes, marginals in _decoded(classifier, x, lengths, request.decoding):
+    lengths, blocks = classifier.blocks(sequences)
+    for block, codes, marginals in _decoded(classifier, blocks, request.decoding):
         cuts = lengths[block.sequences].cumsum()[:-1]
         labels += [[names[code] for code in own] for own in np.split(codes, cuts)]
         certain += [own.tolist() for own in np.split(marginals[np.arange(len(codes)), codes], cuts)]
-    write_columns(text, sequences, labels, probabilities=certain if request.probabilities else None)
+    measures = _measured(classifier, sequences, request)
+    write_columns(text, sequences, labels, probabilities=certain if request.probabilities else None, measures=measures)
+
+
+def _measured(
+    classifier: SequenceGPClassifier, sequences: Sequences, request: PredictRequest
+) -> list[list[tuple[float | bool, ...]]] | None:
+    """What is told of every token: its uncertainty, and whether it is new."""
+    threshold = request.novelty_threshold
+    if not request.uncertainty:
+        if threshold is None:
+            return None
+        return [[(p < threshold,) for p in part.tolist()] for part in classifier.predict_novelty(sequences)]
+    found = []
+    for each in classifier.predict_uncertainty(sequences):
+        of_tokens = zip(*(part.tolist() for part in each), strict=True)
+        novel = [() if threshold is None else (p < threshold,) for p in each.novelty.tolist()]
+        found.append([(*told, *mark) for told, mark in zip(of_tokens, novel, strict=True)])
+    return found
 
 
 def _write_k_best(

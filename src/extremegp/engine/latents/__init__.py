@@ -1,6 +1,13 @@
 """Latent functions: for a batch of inputs, the posterior marginals of P functions, and a KL term."""
 
-from extremegp.engine.latents.base import ConditionedLatents, JoinedLatents, Latents, Marginals, SumLatents
+from extremegp.engine.latents.base import (
+    ConditionedLatents,
+    JoinedLatents,
+    Latents,
+    Marginals,
+    SumLatents,
+    WeightedLatents,
+)
 from extremegp.engine.latents.columns import ColumnLatents
 from extremegp.engine.latents.features import FeatureGP
 from extremegp.engine.latents.linear import LinearFunctions
@@ -20,4 +27,5 @@ __all__ = [
     "RegressionGP",
     "SparseGP",
     "SumLatents",
+    "WeightedLatents",
 ]

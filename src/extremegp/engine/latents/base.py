@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
-from typing import ClassVar, NamedTuple
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
+from typing import ClassVar, NamedTuple, cast
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.engine.part import Part
-from extremegp.engine.sparse import Inputs
+from extremegp.engine.sparse import Inputs, matmul
+from extremegp.engine.weight_covariance import WeightCovariance
 
 
 class Marginals(NamedTuple):
@@ -67,6 +69,14 @@ class ConditionedLatents(ABC):
     def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
         """L of the functions, numbers ascending, with the KL divergence of all that were conditioned."""
 
+    def unseen_variance(self, squares: Float[Tensor, " B"]) -> Float[Tensor, "B P"] | None:
+        """What features that no training input has add to the variances; None for nothing.
+
+        Args:
+            squares: of every input, the sum of the squares of these features.
+        """
+        return None
+
 
 class Latents(Part):
     """P latent functions with a variational posterior.
@@ -92,6 +102,87 @@ class Latents(Part):
             functions: condition these alone, numbers ascending, and leave out what the others take; all by default.
         """
 
+    def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
+        """What in it is linear in features that stay, with the number of its first function."""
+        return iter(())
+
+
+class WeightedLatents(Latents):
+    """Functions v_p'phi(x), v_p ~ N(0, t I), whose weights may share one posterior covariance."""
+
+    @property
+    @abstractmethod
+    def n_weights(self) -> int:
+        """How many features phi has."""
+
+    @property
+    def covariance(self) -> WeightCovariance | None:
+        """S / t of the weights of every function; None where each has its own."""
+        return cast("WeightCovariance | None", self._modules.get("shared_covariance"))
+
+    @property
+    @abstractmethod
+    def prior_scale(self) -> Float[Tensor, ""]:
+        """t."""
+
+    @abstractmethod
+    def weight_features(self, x: Inputs) -> Inputs:
+        """phi(x)."""
+
+    @abstractmethod
+    def unseen_prior(self, squares: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The variance of a function given what is known of its inputs, see `ConditionedLatents.unseen_variance`."""
+
+    @abstractmethod
+    def forget_own(self) -> None:
+        """Give up the covariances of the functions themselves."""
+
+    def share(self, covariance: WeightCovariance) -> None:
+        """Let a covariance take the place of those that functions have themselves."""
+        self.forget_own()
+        self.add_module("shared_covariance", covariance)
+
+
+class ConditionedWeights(ConditionedLatents):
+    """Functions whose weights share one posterior covariance.
+
+    Args:
+        latents: what has it.
+        mean: of the weights.
+        kl: divergence from the prior beside that of the covariance.
+    """
+
+    def __init__(
+        self, latents: WeightedLatents, mean: Float[Tensor, "F P"], kl: Callable[[], Float[Tensor, ""]]
+    ) -> None:
+        assert latents.covariance is not None
+        self.latents, self.covariance, self.mean, self._own_kl = latents, latents.covariance, mean, kl
+        self.width, self._n_conditioned = max(mean.shape[1], self.covariance.width), mean.shape[1]
+
+    def marginals(self, x: Inputs) -> Marginals:
+        phi = self.latents.weight_features(x)
+        mean = matmul(phi, self.mean)
+        variance = self.latents.prior_scale * self.covariance.variance(phi)
+        return Marginals(mean, variance.unsqueeze(-1).expand_as(mean))
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        phi = self.latents.weight_features(x)
+        noise = self.covariance.noise(phi, lengths, (n_draws, self.mean.shape[1]), generator)
+        return matmul(phi, self.mean) + self.latents.prior_scale.sqrt() * noise
+
+    def kl(self) -> Float[Tensor, ""]:
+        return self._n_conditioned * self.covariance.divergence + self._own_kl()
+
+    def select(self, functions: Int[Tensor, " L"]) -> ConditionedWeights:
+        part = copy(self)
+        part.mean = self.mean.index_select(1, functions)
+        return part
+
+    def unseen_variance(self, squares: Float[Tensor, " B"]) -> Float[Tensor, "B P"]:
+        return self.latents.unseen_prior(squares).unsqueeze(-1).expand(-1, self.mean.shape[1])
+
 
 class _Together(ConditionedLatents):
     """Several conditioned latents that are independent of each other."""
@@ -99,6 +190,9 @@ class _Together(ConditionedLatents):
     def __init__(self, parts: Sequence[ConditionedLatents]) -> None:
         self.parts, self.width = parts, max(part.width for part in parts)
         self.alike = all(part.alike for part in parts)
+
+    def _unseen(self, squares: Float[Tensor, " B"]) -> list[Float[Tensor, "B _"] | None]:
+        return [part.unseen_variance(squares) for part in self.parts]
 
     def kl(self) -> Float[Tensor, ""]:
         total = self.parts[0].kl()
@@ -126,6 +220,10 @@ class _ConditionedSum(_Together):
     def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
         return _ConditionedSum([part.select(functions) for part in self.parts])
 
+    def unseen_variance(self, squares: Float[Tensor, " B"]) -> Float[Tensor, "B P"] | None:
+        found = [part for part in self._unseen(squares) if part is not None]
+        return torch.stack(found).sum(0) if found else None
+
 
 class _ConditionedJoin(_Together):
     def __init__(self, parts: Sequence[ConditionedLatents], ends: Sequence[int]) -> None:
@@ -140,6 +238,11 @@ class _ConditionedJoin(_Together):
         self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
     ) -> Float[Tensor, "R B P"]:
         return torch.cat([part.draws(x, lengths, n_draws, generator) for part in self.parts], dim=-1)
+
+    def unseen_variance(self, squares: Float[Tensor, " B"]) -> Float[Tensor, "B P"] | None:
+        found = [part for part in self._unseen(squares) if part is not None]
+        # All members are of one kind.
+        return torch.cat(found, dim=-1) if found else None
 
     def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
         own = [*_shares(functions, self.ends)]
@@ -175,6 +278,12 @@ class JoinedLatents(_Several):
         super().__init__(parts)
         self.n_functions = sum(part.n_functions for part in parts)
 
+    def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
+        first = 0
+        for part in self.members:
+            yield from ((first + own, weighted) for own, weighted in part.with_weights())
+            first += part.n_functions
+
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
         members = self.members
         ends = torch.tensor([part.n_functions for part in members]).cumsum(0).tolist()
@@ -197,6 +306,10 @@ class SumLatents(_Several):
         self.n_functions = terms[0].n_functions
         if any(term.n_functions != self.n_functions for term in terms):
             raise ValueError("latents that are added need the same number of functions")
+
+    def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
+        for term in self.members:
+            yield from term.with_weights()
 
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
         return _ConditionedSum([term.condition(seed, functions) for term in self.members])

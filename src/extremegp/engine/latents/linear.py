@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Literal
 
 import torch
@@ -11,19 +11,20 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
-from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.latents.base import ConditionedLatents, ConditionedWeights, Marginals, WeightedLatents
 from extremegp.engine.part import StepSizes
 from extremegp.engine.sparse import Inputs, matmul, squared, weighted_square_norms
 
 LinearPosterior = Literal["shared", "mean-field", "point"]
 
 
-class LinearFunctions(Latents):
+class LinearFunctions(WeightedLatents):
     """P functions v_p'x, v_p ~ N(0, t2 I): a GP with kernel t2 x'z, without inducing inputs.
 
     The posterior is q(v_pd) = N(mean_pd, t2 r_pd), r the ratio of posterior to prior variance. "shared" has one ratio
     per feature for all functions, so that the variance costs one sparse product for all of them; "mean-field" has one
-    for each; "point" is the mean alone, penalised by its prior, whose variance stays fixed (T 3.22).
+    for each; "point" is the mean alone, penalised by its prior, whose variance stays fixed (T 3.22). Once they are
+    trained the first two may share a covariance matrix in place of ratios, see `WeightCovariance`.
 
     Args:
         n_features: D.
@@ -53,8 +54,32 @@ class LinearFunctions(Latents):
             torch.tensor(math.log(prior_variance)), requires_grad=posterior != "point"
         )
 
+    def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
+        if self.log_ratio is not None or self.covariance is not None:
+            yield 0, self
+
+    @property
+    def n_weights(self) -> int:
+        return self.q_mean.shape[0]
+
+    @property
+    def prior_scale(self) -> Float[Tensor, ""]:
+        return self.log_prior_variance.exp()
+
+    def weight_features(self, x: Inputs) -> Inputs:
+        return x
+
+    def unseen_prior(self, squares: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        return self.prior_scale * squares
+
+    def forget_own(self) -> None:
+        self.log_ratio = None
+
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
         ratio = self.log_ratio
+        if self.covariance is not None:
+            shared = self.q_mean if functions is None else _columns(self.q_mean, functions)
+            return ConditionedWeights(self, shared, lambda: self._kl(shared, None))
         log_variance = None if ratio is None else ratio + self.log_prior_variance
         if functions is None:
             return _ConditionedLinear(self.q_mean, log_variance, lambda: self._kl(self.q_mean, ratio))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
-from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.latents.base import ConditionedLatents, ConditionedWeights, Marginals, WeightedLatents
 from extremegp.engine.normals import SEED_LIMIT, STREAM, seeded_normals
 from extremegp.engine.part import Part, StepSizes, TrainingData
 from extremegp.engine.sparse import Inputs, matmul, row_sparse_matmul, weighted_square_norms
@@ -108,6 +108,14 @@ class RandomFeatures(Part):
             return scale * torch.cat([projected.cos(), projected.sin()], dim=-1)
         return math.sqrt(2) * scale * projected.relu()
 
+    def unseen_variance(self, squares: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        """The prior variance of a function at an input, given its value there without features of these squared norms.
+
+        They have the mean weight; of the arc-cosine kernel it is that of small ones.
+        """
+        scaled = self.log_weights.exp().mean() * squares
+        return (2 * self.log_amplitude).exp() * (-torch.expm1(-scaled) if self.kernel == "se" else scaled)
+
     def late(self) -> dict[nn.Parameter, Literal["frequencies", "hyperparameters"]]:
         late: dict[nn.Parameter, Literal["frequencies", "hyperparameters"]] = {}
         late |= dict.fromkeys((self.log_weights, self.log_amplitude), "hyperparameters")
@@ -128,9 +136,10 @@ class _Weights(nn.Module):
     def __init__(self, n_features: int, n_functions: int, variance: float) -> None:
         super().__init__()
         self.q_mean = nn.Parameter(torch.zeros(n_features, n_functions))
-        self.log_variance = nn.Parameter(torch.full((n_features, n_functions), math.log(variance)))
+        self.log_variance: nn.Parameter | None = nn.Parameter(torch.full((n_features, n_functions), math.log(variance)))
 
     def deviations(self) -> Float[Tensor, "F P"]:
+        assert self.log_variance is not None
         return (0.5 * self.log_variance).exp()
 
     def draw(self, generator: torch.Generator) -> Float[Tensor, "F P"]:
@@ -138,6 +147,7 @@ class _Weights(nn.Module):
         return torch.addcmul(self.q_mean, self.deviations(), noise)
 
     def kl(self) -> Float[Tensor, ""]:
+        assert self.log_variance is not None
         return _kl_of_weights(self.q_mean, self.log_variance)
 
 
@@ -145,11 +155,13 @@ def _kl_of_weights(mean: Float[Tensor, "F P"], log_variance: Float[Tensor, "F P"
     return 0.5 * (log_variance.exp() - 1 - log_variance + mean.square()).sum()
 
 
-class DeepRandomFeatures(Latents):
+class DeepRandomFeatures(WeightedLatents):
     """P functions of a deep GP with L layers, each phi(F) W for random features phi of the layer before (D 4.3).
 
     The posterior is factorised over the weights W, and over the frequencies Omega where they are learnt. Given the
-    hidden layers the functions are Gaussian: only hidden layers are ever drawn, unless `draws` asks for more.
+    hidden layers the functions are Gaussian: only hidden layers are ever drawn, unless `draws` asks for more. Where
+    there are none, and frequencies stay, functions may share a covariance of W once they are trained, see
+    `WeightCovariance`.
 
     Args:
         n_features: D.
@@ -225,8 +237,33 @@ class DeepRandomFeatures(Latents):
                 hidden.q_mean.normal_(generator=generator)
         self._expansions()[-1].log_amplitude.fill_(math.log(amplitude))
 
+    def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
+        if self.is_flat:
+            yield 0, self
+
+    @property
+    def n_weights(self) -> int:
+        return self._expansions()[-1].n_features
+
+    @property
+    def prior_scale(self) -> Float[Tensor, ""]:
+        return self.output.q_mean.new_ones(())
+
+    def weight_features(self, x: Inputs) -> Inputs:
+        # Nothing is drawn.
+        return self.features(x, torch.Generator(x.device))
+
+    def unseen_prior(self, squares: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        return self._expansions()[0].unseen_variance(squares)
+
+    def forget_own(self) -> None:
+        self.output.log_variance = None
+
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
-        return _ConditionedFeatures(self, seed, functions)
+        if self.covariance is None:
+            return _ConditionedFeatures(self, seed, functions)
+        mean = self.output.q_mean if functions is None else self.output.q_mean.index_select(1, functions)
+        return ConditionedWeights(self, mean, lambda: 0.5 * mean.square().sum() + self.inner_kl())
 
     def features(self, x: Inputs, generator: torch.Generator) -> Float[Tensor, "B F"]:
         """phi of the last layer, at a draw of the hidden layers."""
@@ -275,6 +312,7 @@ class _ConditionedFeatures(ConditionedLatents):
 
     def __init__(self, latents: DeepRandomFeatures, seed: int, functions: Int[Tensor, " L"] | None = None) -> None:
         output = latents.output
+        assert output.log_variance is not None
         self.latents, self.seed, self.width = latents, seed, output.q_mean.shape[0]
         self.mean: Tensor = output.q_mean
         self.log_variance: Tensor = output.log_variance

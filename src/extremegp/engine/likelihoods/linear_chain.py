@@ -159,6 +159,18 @@ class ChainDraws(NamedTuple):
         """p(y_t) at every draw."""
         return chain.unpad(chain.marginals(self.unary, self.transitions, self.lengths), self.lengths)
 
+    def curvature(self, *, pairs: bool = False) -> Float[Tensor, " B"]:
+        """-d2 log p(y) / df2 of every element, the mean over its labels and the draws: p (1 - p).
+
+        Args:
+            pairs: of the utilities of pairs of labels, where elements have their own; else of labels.
+        """
+        if not pairs:
+            p = self.marginals()
+            return (p * (1 - p)).mean((0, 2))
+        pair = chain.pair_marginals(self.unary, self.transitions, self.lengths)
+        return chain.unpad((pair * (1 - pair)).mean((-2, -1)).mean(0).unsqueeze(-1), self.lengths).squeeze(-1)
+
     def log_prob(self, labels: Int[Tensor, "S T"]) -> Float[Tensor, " S"]:
         """log p(y) of a labelling of each sequence, p averaged over the draws; padding may be anything."""
         return next(self._log_probs([labels]))
