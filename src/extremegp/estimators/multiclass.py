@@ -80,7 +80,8 @@ class MultiClassGPClassifier(
         feature_names_in_: the names of the D features, where X was a data frame with them.
         model_: the trained `VariationalModel`.
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy, that of
-            the classes with the highest mean utilities, which may differ a little from those that `predict` chooses.
+            the classes with the highest mean utilities, which may differ a little from those that `predict` chooses; of
+            a regression alone one, of epoch, seconds and perhaps that.
         settings_: the `ModelSettings` that were resolved.
         hyperparameters_: what was tried for kernel, amplitude and noise before training, and what won: a `Selection`
             for each choice; None in models that earlier versions saved.
