@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from functools import partial
 
 import numpy as np
@@ -20,7 +21,7 @@ from extremegp.engine.sparse import SparseRows, fill
 from extremegp.engine.utilities import Utilities
 
 _MOST_CHUNK = 1 << 20
-_PRIOR_STEPS = 60  # of halving an interval
+_PRIOR_STEPS = 60  # of Newton, or of halving an interval where it leaves that
 
 
 def _moments(
@@ -81,15 +82,20 @@ class BernoulliLabels(Likelihood):
     def prior_bias(
         self, frequencies: NDArray[np.float64], n_rows: int, variances: NDArray[np.float64]
     ) -> NDArray[np.float64]:
-        odds, variance = torch.from_numpy(log_odds(frequencies, n_rows)), torch.from_numpy(variances)
-        wanted = odds.sigmoid()
+        odds, variance = torch.from_numpy(log_odds(frequencies, n_rows)), torch.from_numpy(variances).double()
         # The variance only takes probabilities nearer to one half.
         low, high = odds - 10 * (1 + variance), odds + 10 * (1 + variance)
+        bias = odds * (1 + math.pi * variance / 8).sqrt()
         for _ in range(_PRIOR_STEPS):
-            middle = 0.5 * (low + high)
-            above = expected_sigmoid(middle, variance) > wanted
-            low, high = torch.where(above, low, middle), torch.where(above, middle, high)
-        return (0.5 * (low + high)).numpy()
+            _, found, half_slope = softplus_moments(bias, variance)
+            gap = torch.logit(found) - odds
+            low, high = torch.where(gap > 0, low, bias), torch.where(gap > 0, bias, high)
+            newton = bias - gap * found * (1 - found) / (2 * half_slope)
+            step = torch.where((newton >= low) & (newton <= high), newton, 0.5 * (low + high)) - bias
+            bias = bias + step
+            if float(step.abs().max()) < 1e-7:
+                break
+        return bias.numpy()
 
     def prior(self, frequencies: NDArray[np.float64], n_rows: int) -> Prior:
         return _Frequencies(torch.from_numpy(log_odds(frequencies, n_rows)).sigmoid())
