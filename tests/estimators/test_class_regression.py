@@ -9,10 +9,12 @@ import numpy as np
 import pytest
 import scipy.sparse
 from tests.models import random_inputs
+from typer.testing import CliRunner
 
 import extremegp
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
-from extremegp.errors import SettingsError
+from extremegp.cli import app
+from extremegp.errors import BudgetWarning, DataError, MemoryPlanError, ModelFormatError, SettingsError
 
 N = 90
 
@@ -106,3 +108,89 @@ def test_integer_weights_repeat_rows():
     weighted = MultiClassGPClassifier(**params).fit(x, y, sample_weight=counts)
     assert weighted.settings_.latents == "regression"
     assert (weighted.predict(x) == y).mean() > 0.8
+
+
+def test_a_whole_number_is_as_good_as_a_default():
+    assert _fitted(kl_weight=1, learning_rate=np.float64(0.02)).settings_.latents == "regression"
+
+
+@pytest.mark.parametrize("weight", [1e-3, 30.0])
+def test_equal_weights_of_any_size_say_as_much_of_amplitudes(weight: float):
+    x, y = _clusters()
+    options = {"random_state": 0, "verbose": False}
+    one, other = (
+        MultiClassGPClassifier(**options).fit(x, y, sample_weight=weights).model_.latents.amplitudes
+        for weights in (None, np.full(N, weight))
+    )
+    assert float((other / one).max()) < 20
+
+
+@pytest.mark.parametrize("weight", [1e-30, 1e20])
+def test_equal_weights_of_any_size_do_no_harm(weight: float):
+    x, y = _clusters()
+    model = MultiClassGPClassifier(random_state=0, verbose=False).fit(x, y, sample_weight=np.full(N, weight))
+    assert np.isfinite(model.predict_proba(x)).all()
+
+
+@pytest.mark.parametrize(("others", "weight"), [(1.0, 1e-13), (1.0, 1e13), (1e-31, 1e-31), (1e31, 1e31)])
+def test_weights_of_very_different_sizes_are_refused(others: float, weight: float):
+    weights = np.full(N, others)
+    weights[7] = weight
+    with pytest.raises(DataError, match=r"sample_weight of row \d+ \(counted from 0\) is 1"):
+        MultiClassGPClassifier(random_state=0, verbose=False).fit(*_clusters(), sample_weight=weights)
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("share", -1.0),
+        ("amplitudes", -1.0),
+        ("shrinkage", 2.0),
+        ("floor", 0.0),
+        ("slope", 1e30),
+        ("mean.weights", -1.0),
+    ],
+)
+def test_altered_numbers_are_refused(name: str, value: float, tmp_path: Path):
+    model = _fitted()
+    model.model_.latents.state_dict()[name].fill_(value)
+    model.save(tmp_path / "model")
+    with pytest.raises(ModelFormatError, match=f"latents.{name}' holds a value out of range"):
+        extremegp.load(tmp_path / "model")
+
+
+def test_of_little_memory_fewer_rows_are_kept(monkeypatch: pytest.MonkeyPatch):
+    x = np.random.default_rng(0).normal(size=(1200, 3)).astype(np.float32)
+    y = (x[:, 0] > 0).astype(int)
+    monkeypatch.setattr("extremegp.estimators.fitting.memory_left", lambda *_: 12 << 20)
+    model = MultiClassGPClassifier(random_state=0, verbose=False, n_inducing=100).fit(x, y)
+    assert model.settings_.latents == "regression"
+    assert model.lowered_.keys() == {"n_mean_points"}
+    assert model.settings_.n_mean_points < 1200
+    monkeypatch.setattr("extremegp.estimators.fitting.memory_left", lambda *_: 1 << 20)
+    with pytest.raises(MemoryPlanError, match='lower n_mean_points or n_inducing, or set latents="gp"'):
+        MultiClassGPClassifier(random_state=0, verbose=False).fit(x, y)
+
+
+def test_a_time_budget_that_was_too_small_is_told_of():
+    with pytest.warns(BudgetWarning, match="lower n_mean_points"):
+        _fitted(time_budget=1e-3)
+
+
+def test_a_checkpoint_of_something_else_is_refused(tmp_path: Path):
+    (tmp_path / "checkpoint").write_bytes(b"of another training")
+    with pytest.raises(ModelFormatError, match="other data or settings"):
+        _fitted(checkpoint=tmp_path / "checkpoint")
+
+
+def test_at_a_shell_it_trains_and_says_what_it_is(tmp_path: Path):
+    x, y = _clusters()
+    np.save(tmp_path / "x.npy", x)
+    np.save(tmp_path / "y.npy", y)
+    data, model = [str(tmp_path / "x.npy"), "--labels", str(tmp_path / "y.npy")], str(tmp_path / "model")
+    for arguments in (["train", *data, "--out", model], ["info", model, "--all"], ["evaluate", model, *data]):
+        result = CliRunner().invoke(app, arguments)
+        assert result.exit_code == 0, result.output
+        if arguments[0] != "evaluate":
+            assert "regression" in result.output
+            assert "ELBO" not in result.output

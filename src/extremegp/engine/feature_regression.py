@@ -171,7 +171,9 @@ class FeatureRegression(Part):
             total += own[rows] @ (of_rows - self.frequencies).square()
             logits[rows] = self.linked(left_out(part, of_rows, noise, own[rows])).numpy()
         explained = (projected.square() / (squares + noise).unsqueeze(1)).sum(0)
-        self.amplitudes.copy_(((total - explained) / (noise * counted)).clamp(min=0.0))
+        # Rows of equal weights are so many, whatever these are; those of integers are as often there.
+        n_counted = max(counted, counted**2 / float(own.square().sum()))
+        self.amplitudes.copy_(((total - explained) / (noise * n_counted)).clamp(min=0.0))
         scores = (((noise,), error) for noise, error in errors.items())
         return Regressed(logits, Selection.of(_BY, {"noise_variance": noise}, scores))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -63,6 +64,7 @@ class KeptRows(Part):
         if len(self.blocks) > 1:
             self.register_buffer("shares", torch.full((len(self.blocks),), 1 / len(self.blocks)))
         self.index_limits = {"rows": n_points, "columns": n_features}
+        self.value_limits = {"weights": (0.0, math.inf), "shares": (0.0, math.inf)}
         self._scaled: tuple[ScaledRows, tuple[Any, ...]] | None = None
 
     def __len__(self) -> int:

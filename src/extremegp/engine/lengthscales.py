@@ -228,7 +228,7 @@ def frequencies_of(y: scipy.sparse.csr_matrix, weights: NDArray[np.float64] | No
 def noises(noise: Tensor | float, precisions: Tensor) -> Tensor:
     """s2 / w_i, where a row of any weight is neither certain nor unknown to single precision."""
     least = min(float(torch.as_tensor(noise).detach()), _LEAST_NOISE)
-    return (noise / precisions).clamp(min=least, max=_MOST_NOISE)
+    return (noise / precisions.clamp(min=torch.finfo(torch.float32).tiny)).clamp(min=least, max=_MOST_NOISE)
 
 
 def chosen(n_rows: int, n_points: int | None = None) -> NDArray[np.int64]:

@@ -95,12 +95,14 @@ class Part(nn.Module, ABC):
 
     Attributes:
         index_limits: exclusive upper bounds of the entries of integer buffers, by name.
+        value_limits: least and largest entries of other buffers that are limited, by name.
         needs_dense: whether inputs must be arrays.
         starts_parts: whether it starts the parts that it is made of itself.
     """
 
     needs_dense: bool = False
     index_limits: Mapping[str, int] = {}
+    value_limits: Mapping[str, tuple[float, float]] = {}
     starts_parts: ClassVar[bool] = False
     _arguments: tuple[Any, ...]
     _keywords: dict[str, Any]

@@ -296,9 +296,9 @@ class VariationalEstimator(GPEstimator):
         # As many classes as there are functions, where each has one.
         own = params["n_latent"] if params["mixing"] == "identity" else 2
         n_labels = own if isinstance(own, int) else 2
-        regression_points(params, n_rows=1, n_features=1, n_labels=n_labels)
+        points = regression_points(params, n_rows=1, n_features=1, n_labels=n_labels)
         memory_limit(params["max_memory"])
-        settings = model_settings(params, n_rows=1, n_features=1, n_labels=n_labels)
+        settings = model_settings(params, n_rows=1, n_features=1, n_labels=n_labels, mean_points=(points, None))
         training_settings(params, model=settings, n_rows=1, seed=0)
 
     def _train(

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
+import warnings
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, replace
 from functools import lru_cache, partial
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,7 +24,7 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
 from extremegp.engine.utilities import Utilities
-from extremegp.errors import DataError, SettingsError
+from extremegp.errors import BudgetWarning, DataError, ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
 from extremegp.estimators.origin import content_hash, fingerprint
 from extremegp.estimators.weights import check_likelihood, first_gains, weighted_mean
@@ -32,6 +34,7 @@ from extremegp.prediction.known_labels import InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter, estimate_scatter
 from extremegp.prediction.predictor import Predictor
 from extremegp.prediction.shared_covariance import share_covariances
+from extremegp.progress import spoken
 from extremegp.settings.domains import choice
 from extremegp.settings.latents import CLOSED, landmark_count
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
@@ -134,6 +137,7 @@ def fit_model(
         start.sample  # noqa: B018 (drawn first, whatever the latents)
     trained, inputs, mean_logits, started = model, data.x, None, time.monotonic()
     if settings.is_closed:
+        _check_unfinished(params["checkpoint"])
         start_on_regression(model, start)
     elif settings.latents == "landmarks":
         if data.x.shape[0] >= _MANY_POINTS:
@@ -146,7 +150,12 @@ def fit_model(
     contents = content_hash(data.arrays()), content_hash([] if held_out is None else held_out.arrays())
     validate = None if held_out is None else validator(model, held_out)
     if settings.is_closed:
-        record = {"epoch": 1.0, "seconds": spent + time.monotonic() - started}
+        seconds = spent + time.monotonic() - started
+        if params["time_budget"] is not None and seconds > params["time_budget"]:
+            told = f"took {spoken(seconds)}, for a closed posterior is not had in part: lower n_mean_points"
+            told = f"training within a time budget of {spoken(params['time_budget'])} {told}"
+            warnings.warn(told, BudgetWarning, stacklevel=4)
+        record = {"epoch": 1.0, "seconds": seconds}
         history = [record if validate is None else record | {f"validation_{score_name}": validate()}]
         return FittedModel(
             model.requires_grad_(False), settings, history, None, plan.lowered, contents, start.selections
@@ -188,6 +197,15 @@ def fit_model(
     return FittedModel(model, settings, history, mean_logits, plan.lowered, contents, start.selections)
 
 
+def _check_unfinished(checkpoint: str | Path | None) -> None:
+    """Refuse a checkpoint: what is had at once has none."""
+    if checkpoint is not None and Path(checkpoint).exists():
+        raise ModelFormatError(
+            f"{checkpoint}: this checkpoint was written with other data or settings; repeat the original command, or "
+            "start anew without resuming"
+        )
+
+
 def _planned(
     params: dict[str, Any],
     data: Examples,
@@ -202,16 +220,16 @@ def _planned(
     """Settings of the model and its training that fit into memory."""
     x, y = data.x, data.y
     sizes = {"n_rows": x.shape[0], "n_features": x.shape[1], "n_labels": y.shape[1]}
-    n_points = regression_points(translate(params), **sizes)
-    kept = points_kept(x, n_points, data.blocks) if n_points else (0, 0)
-    of_landmarks = lru_cache(partial(points_kept, x, blocks=data.blocks))
+    kept = lru_cache(partial(points_kept, x, blocks=data.blocks))
 
     def resolve(params: dict[str, Any]) -> tuple[ModelSettings, TrainingSettings]:
         params = translate(params)
-        points: dict[str, Any] = {"mean_points": kept}
+        n_points = regression_points(params, **sizes)
+        points: dict[str, Any] = {}
+        if n_points:
+            points["mean_points"] = kept(n_points=n_points)
         if params["latents"] in CLOSED:
-            count = landmark_count(params, n_rows=x.shape[0], n_labels=y.shape[1])
-            points["landmarks"] = of_landmarks(n_points=count)
+            points["landmarks"] = kept(n_points=landmark_count(params, n_rows=x.shape[0], n_labels=y.shape[1]))
         settings = model_settings(params, **sizes, **points, blocks=data.blocks)
         training = training_settings(params, model=settings, n_rows=data.n_units, seed=seed)
         return settings, replace(training, shuffle_rows=_MAPPED_BLOCK) if is_mapped(x) else training
@@ -233,10 +251,14 @@ def _planned(
             **_batch_sizes(data, training, has_classes=settings.likelihood_class.has_classes),
         )
 
-    without_mean = ', or set mean_function="zero"' if n_points else ""
+    asked = translate(params)
+    without_mean = ', or set mean_function="zero"' if regression_points(asked, **sizes) else ""
     advice = f"n_inducing, n_latent or batch_size (or use fewer features{without_mean})"
     if data.lengths is not None:
         advice = "n_random_features, n_reduced, n_inducing or batch_size"
+    elif asked["latents"] in CLOSED:
+        first = "n_mean_points" if asked["latents"] == "regression" else "batch_size"
+        advice = f'{first} or n_inducing, or set latents="gp"'
     # Processes that start at different moments see different free memory.
     available = machine.said_by_first(memory_left(memory_limit(params["max_memory"]), machine.local_size))
     plan = plan_within(available, params, resolve=resolve, needed=needed, advice=advice)

@@ -17,6 +17,8 @@ from extremegp.engine.matrices import column_counts, column_sums, is_mapped
 from extremegp.errors import DataError, SettingsError
 from extremegp.metrics import TopK
 
+_LEAST_WEIGHT, _LEAST_SHARE = 1e-30, 1e-12
+
 
 def without_absent(
     X: Any, y: Any, sample_weight: Any, *, of: str = "row"
@@ -27,12 +29,25 @@ def without_absent(
         DataError: the weights cannot be used, or X has not as many rows as y.
     """
     weights = None if sample_weight is None else check_weights(sample_weight, _n_rows(y), of=of)
+    if weights is not None:
+        _check_range(weights, of)
     if weights is None or weights.all():
         return X, y, weights
     if _n_rows(X) != _n_rows(y):
         raise DataError(f"X has {_n_rows(X)} {of}s and y has {_n_rows(y)}: they must be the same in the same order")
     kept = np.flatnonzero(weights)
     return _taken(X, kept), _taken(y, kept), check_weights(weights[kept], len(kept))
+
+
+def _check_range(weights: NDArray[np.float64], of: str) -> None:
+    """Refuse weights that single precision cannot tell from 0 or from infinity beside the others."""
+    least = max(_LEAST_WEIGHT, weights.max() * _LEAST_SHARE)
+    for row in np.flatnonzero((weights > 0) & ((weights < least) | (weights > 1 / _LEAST_WEIGHT)))[:1]:
+        raise DataError(
+            f"sample_weight of {of} {row} (counted from 0) is {weights[row]:g}: weights other than 0 must lie between "
+            f"{_LEAST_WEIGHT:g} and {1 / _LEAST_WEIGHT:g}, and the greatest be at most {1 / _LEAST_SHARE:g} times the "
+            "least; give 0 to leave it out"
+        )
 
 
 def _n_rows(data: Any) -> int:

@@ -90,7 +90,10 @@ def learning_curve(
     histories = by_name(history)
     records = [record for each in histories.values() for record in each]
     if not all(histories.values()) or not records or not all({"epoch", "elbo"} <= record.keys() for record in records):
-        raise DataError("a learning curve needs a history of one or more records, each with its epoch and elbo")
+        raise DataError(
+            "a learning curve needs a history of one or more records, each with its epoch and elbo; what is had in "
+            "closed form, as classes of few rows by default, learns in no steps"
+        )
     metrics = ["elbo", *dict.fromkeys(key for record in records for key in record if key.startswith("validation"))]
     with panels(len(metrics), width=4.5, height=0.6 + 2.2 * len(metrics), share_x=True) as (figure, axes):
         for axis, metric in zip(axes, metrics, strict=True):

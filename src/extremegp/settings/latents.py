@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
+
 from extremegp.engine.blocks import Block
 from extremegp.engine.lengthscales import EXACT_ROWS
 from extremegp.engine.part import Part
@@ -101,7 +103,10 @@ def _beside(params: dict[str, Any], latents: str) -> list[str]:
 
 def _is(value: Any, default: Any) -> bool:
     """Whether a parameter has this value, whatever its type."""
-    return value is default or (type(value) is type(default) and bool(value == default))
+    if isinstance(value, np.generic):
+        value = value.item()
+    numbers = all(isinstance(each, (int, float)) and not isinstance(each, bool) for each in (value, default))
+    return value is default or ((numbers or type(value) is type(default)) and bool(value == default))
 
 
 def landmark_count(params: dict[str, Any], *, n_rows: int, n_labels: int) -> int:

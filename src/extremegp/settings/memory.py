@@ -22,7 +22,7 @@ _BYTES_PER_LABEL = 100  # of what has a number or two for each label, where they
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)(?:i?B)?", re.IGNORECASE)
 _ALLOWANCE = 128 << 20  # for what libraries load while training starts, and for gaps between arrays
 _LEAST_BATCH, _MOST_SAMPLED, _LEAST_SAMPLED, _LEAST_LATENT, _LEAST_INDUCING = 32, 2000, 250, 16, 50
-_LEAST_FEATURES = 50
+_LEAST_FEATURES, _LEAST_POINTS = 50, 250
 
 
 def available_memory() -> int:
@@ -180,8 +180,8 @@ def plan_within(
     """The settings that parameters ask for, with those that are "auto" lowered as far as memory asks for it.
 
     In this order: batch_size, n_sampled_labels, optimizer_state, n_latent, n_inducing, and of random features how many
-    there are. Once the plan fits, those that
-    were lowered first are raised again as far as it still does: nothing is lowered that does not help.
+    there are; of a regression alone n_mean_points and n_inducing. Once the plan fits, those that were lowered first are
+    raised again as far as it still does: nothing is lowered that does not help.
 
     Args:
         available: bytes there are.
@@ -222,6 +222,11 @@ def plan_within(
 
 def _rungs(model: ModelSettings, training: TrainingSettings) -> dict[str, list[Any]]:
     """What every parameter may be, from what it is without a limit downwards, in the order of lowering."""
+    n_inducing = _halved(model.n_inducing, _LEAST_INDUCING)
+    if model.is_closed:
+        return {"n_mean_points": _halved(model.n_mean_points, _LEAST_POINTS), "n_inducing": n_inducing}
+    if model.latents == "landmarks":
+        return {"batch_size": _halved(training.batch_size, _LEAST_BATCH), "n_inducing": n_inducing}
     sampled = training.n_sampled_labels
     samples: list[int | None] = [*_halved(_MOST_SAMPLED if sampled is None else sampled, _LEAST_SAMPLED)]
     if sampled is None:
@@ -232,7 +237,7 @@ def _rungs(model: ModelSettings, training: TrainingSettings) -> dict[str, list[A
         "optimizer_state": ["full", "half"] if training.optimizer_state == "full" else ["half"],
         # A function for each class is another model than a mixture.
         "n_latent": _halved(model.n_latent, _LEAST_LATENT) if model.mixing == "factor" else [model.n_latent],
-        "n_inducing": _halved(model.n_inducing, _LEAST_INDUCING),
+        "n_inducing": n_inducing,
         "n_random_features": _halved(model.n_random_features, _LEAST_FEATURES),
     }
 

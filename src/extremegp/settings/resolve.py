@@ -165,7 +165,8 @@ def class_params(params: dict[str, Any], *, features: str, n_classes: int) -> di
     sampled = n_sampled is not None or sampling == "pair"
     if likelihood == "auto":
         one_each = params["mixing"] == "identity" or (params["mixing"] == "auto" and params["n_latent"] == "auto")
-        likelihood = "softmax" if one_each and n_classes <= _MOST_FUNCTIONS and not sampled else "ar-softmax"
+        of_all = one_each and n_classes <= _MOST_FUNCTIONS and not sampled
+        likelihood = "softmax" if of_all or params["latents"] in CLOSED else "ar-softmax"
     if sampled and not of_sums:
         raise SettingsError(
             f"likelihood={likelihood!r} takes all classes together, so that they cannot be sampled: use one-vs-each, "

@@ -120,6 +120,8 @@ def check_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, sourc
             raise ModelFormatError(f"{source}: tensor {name!r} holds NaN or infinity")
         if not tensor.is_floating_point() and not _indexes(module, name, tensor):
             raise ModelFormatError(f"{source}: tensor {name!r} holds an index out of range")
+        if not _within_limits(module, name, tensor):
+            raise ModelFormatError(f"{source}: tensor {name!r} holds a value out of range")
 
 
 def _indexes(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
@@ -127,6 +129,13 @@ def _indexes(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
     owner, _, buffer = name.rpartition(".")
     limit = getattr(module.get_submodule(owner), "index_limits", {}).get(buffer)
     return limit is not None and bool(((tensor >= 0) & (tensor < limit)).all())
+
+
+def _within_limits(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
+    """Whether a tensor holds values that its owner allows."""
+    owner, _, buffer = name.rpartition(".")
+    limits = getattr(module.get_submodule(owner), "value_limits", {}).get(buffer)
+    return limits is None or bool(((tensor >= limits[0]) & (tensor <= limits[1])).all())
 
 
 def copy_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, source: str | Path) -> None:

@@ -142,7 +142,9 @@ class Trial(NamedTuple):
         natural_fit(model, a, *of_rows, logits, seed=self.seed)
         with torch.no_grad():
             predicted = self.likelihood.predict(model.utilities(model.latents.condition(), held)).expectations
-        return HeldOut(log_scores(predicted, y, classes=self.likelihood.has_classes), weights)
+        return HeldOut(
+            log_scores(recorded(self.likelihood, predicted), y, classes=self.likelihood.has_classes), weights
+        )
 
 
 def of_features(
@@ -199,6 +201,12 @@ def natural_fit(
         model.latents.natural_step(_STEP * share, n_rows)
         optimizer.param_groups[0]["lr"] = _RATE * share
         optimizer.step()
+
+
+def recorded(likelihood: Likelihood, applies: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
+    """How likely labels are recorded that apply with these probabilities."""
+    propensities = getattr(likelihood, "propensities", None)
+    return applies if propensities is None else applies * propensities
 
 
 def log_scores(expectations: Float[Tensor, "B K"], y: scipy.sparse.csr_matrix, *, classes: bool) -> NDArray[np.float64]:

@@ -18,7 +18,7 @@ from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import fill
 from extremegp.engine.utilities import Utilities
-from extremegp.training.landmark_trial import log_scores
+from extremegp.training.landmark_trial import log_scores, recorded
 
 FLOORS = (1.0, 2.0, 5.0, 10.0)
 SHARES = (1.0, 0.3, 0.1, 0.03, 0.0)
@@ -119,5 +119,6 @@ class _Trial(NamedTuple):
         expectations = (
             self.likelihood.predict(utilities).expectations if share else self.likelihood.conditional(utilities.means())
         )
+        expectations = recorded(self.likelihood, expectations)
         scores = log_scores(expectations, self.y, classes=self.likelihood.has_classes)
         return scores if self.weights is None else scores * self.weights / self.weights.mean()

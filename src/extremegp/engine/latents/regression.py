@@ -55,6 +55,13 @@ class RegressionGP(Latents):
     """
 
     is_closed = True
+    value_limits = {  # noqa: RUF012 (a mapping that nothing changes)
+        "amplitudes": (0.0, 1e30),
+        "shrinkage": (0.0, 1.0),
+        "slope": (-1e3, 1e3),
+        "share": (0.0, 1.0),
+        "floor": (1e-3, 1e3),
+    }
 
     amplitudes: Float[Tensor, " K"]
     shrinkage: Float[Tensor, " M"]
@@ -98,18 +105,26 @@ class RegressionGP(Latents):
         if len(kept.blocks) > 1:
             kept.shares.copy_(mean.shares)
         a = landmarks.rotate(data.x, data.weights)
-        own = torch.ones(len(a)) if data.weights is None else torch.from_numpy(data.weights).float()
-        precision = own @ a.square() + noise
+        own = torch.ones(len(a)).double() if data.weights is None else torch.from_numpy(data.weights).double()
+        squares = a.square()
+        # In float64, for weights may be of any size.
+        precision = (
+            sum((own[rows] @ squares[rows].double() for rows in _pieces(len(a))), torch.zeros(1).double()) + noise
+        )
         self.shrinkage.copy_(noise / precision)
         # s_k^2 at the maximum of the evidence: (y - mu)' (A A' + s^2 I)^-1 (y - mu) / N.
-        residuals = torch.from_numpy(data.y.toarray()).float() - mean.frequencies
-        explained = (a.T @ (own[:, None] * residuals)).square() / precision.unsqueeze(1)
-        total = own @ residuals.square() - explained.sum(0)
-        self.amplitudes.copy_((total / (noise * own.sum())).clamp(min=0.0))
-        squares = a.square()
-        hat = (own * (squares @ precision.reciprocal())).clamp(max=_MOST_LEVERAGE)
+        total, projected = torch.zeros(1).double(), torch.zeros(1).double()
+        for rows in _pieces(len(a)):
+            residuals = torch.from_numpy(data.y[rows].toarray()).double() - mean.frequencies
+            total = total + own[rows] @ residuals.square()
+            projected = projected + a[rows].double().T @ (own[rows, None] * residuals)
+        explained = (projected.square() / precision.unsqueeze(1)).sum(0)
+        # Rows of equal weights are so many, whatever these are; those of integers are as often there.
+        n_counted = max(float(own.sum()), float(own.sum() ** 2 / own.square().sum()))
+        self.amplitudes.copy_(((total - explained) / (noise * n_counted)).clamp(min=0.0))
+        leverage = squares @ precision.reciprocal().float()
         # Without a row, a' L^-1 a is s^2 h / (1 - h), with h its leverage.
-        without = noise * hat / (own * (1 - hat))
+        without = noise * leverage / (1 - (own.float() * leverage).clamp(max=_MOST_LEVERAGE))
         return LeftOut(left_out.float(), (1 - squares.sum(1)).clamp(min=0.0) + without)
 
     def of_prior(self) -> LinkMoments:
@@ -125,6 +140,10 @@ class RegressionGP(Latents):
 
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedRegressionGP:
         return ConditionedRegressionGP(self, functions)
+
+
+def _pieces(n_rows: int) -> list[slice]:
+    return [slice(start, start + _PIECE) for start in range(0, n_rows, _PIECE)]
 
 
 class ConditionedRegressionGP(ConditionedLatents):
