@@ -94,8 +94,9 @@ def extremegp(x: csr_matrix, y: csr_matrix, options: dict[str, Any]) -> Rank:
     from extremegp.cli.settings import parse_settings
 
     estimators = {"factor": MultiLabelGPClassifier, "tree": LabelTreeGPClassifier}
-    parameters = parse_settings(options["parameters"])
-    model = estimators[options["model"]](**parameters, random_state=options["seed"], verbose=False).fit(x, y)
+    estimator = estimators[options["model"]]
+    parameters = parse_settings(options["parameters"], estimator.__name__)
+    model = estimator(**parameters, random_state=options["seed"], verbose=False).fit(x, y)
     return lambda test: csr_matrix(model.predict_topk(test, k=TOP, output="csr"))
 
 
