@@ -5,7 +5,7 @@
 FOLDER holds x.npz, y.npz, test_x.npz (SciPy CSR matrices), train.txt (the first two in the repository's text format,
 without rows that have no features) and options.json. Written to it are scores.npz (N x K, the best labels of the test
 rows with their scores) and costs.json. Imports no more than the method needs, so that peers with requirements of their
-own can run it.
+own can run it. The costs are of all test rows at once, and of the first ones one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, load_npz, save_npz, vstack
 
-TOP = 5
+TOP, SINGLE_ROWS = 5, 300
 BLOCK_ELEMENTS = 1 << 26
 Rank = Callable[[csr_matrix], csr_matrix]
 
@@ -89,12 +89,14 @@ def pecos(x: csr_matrix, y: csr_matrix, tree: bool) -> Rank:
 
 
 def extremegp(x: csr_matrix, y: csr_matrix, options: dict[str, Any]) -> Rank:
-    """This library at its default settings, but for what --param changes."""
-    from extremegp import MultiLabelGPClassifier
+    """This library at its default settings, but for what --param and --model change."""
+    from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
     from extremegp.cli.settings import parse_settings
 
-    parameters = parse_settings(options["parameters"])
-    model = MultiLabelGPClassifier(**parameters, random_state=options["seed"], verbose=False).fit(x, y)
+    estimators = {"factor": MultiLabelGPClassifier, "tree": LabelTreeGPClassifier}
+    estimator = estimators[options["model"]]
+    parameters = parse_settings(options["parameters"], estimator.__name__)
+    model = estimator(**parameters, random_state=options["seed"], verbose=False).fit(x, y)
     return lambda test: csr_matrix(model.predict_topk(test, k=TOP, output="csr"))
 
 
@@ -113,6 +115,16 @@ def best(scores: np.ndarray[Any, Any]) -> csr_matrix:
     values = np.take_along_axis(scores, columns, axis=1)
     offsets = np.arange(len(scores) + 1) * top
     return csr_matrix((values.ravel().astype(np.float32), columns.ravel(), offsets), shape=scores.shape)
+
+
+def single_rows(rank: Rank, x: csr_matrix) -> list[float]:
+    """Seconds that each of some rows takes alone."""
+    seconds = []
+    for i in range(min(SINGLE_ROWS, x.shape[0])):
+        row, started = x[i], time.perf_counter()
+        rank(row)
+        seconds.append(time.perf_counter() - started)
+    return seconds
 
 
 def peak_memory() -> int:
@@ -146,12 +158,15 @@ def main() -> None:
         clocks.append((time.process_time(), time.perf_counter()))
         scores = rank(test_x)
         clocks.append((time.process_time(), time.perf_counter()))
+        single = single_rows(rank, test_x)
     (train_cpu, train_wall), (test_cpu, test_wall) = np.diff(clocks, axis=0).tolist()
     costs = {
         "train_cpu_seconds": train_cpu,
         "train_seconds": train_wall,
         "test_cpu_seconds": test_cpu,
         "test_seconds": test_wall,
+        "row_seconds": float(np.median(single)),
+        "row_seconds_p99": float(np.percentile(single, 99)),
         "peak_gigabytes": peak_memory() / 1e9,
     }
     save_npz(folder / "scores.npz", scores)

@@ -24,7 +24,18 @@ METHODS = {
     "logistic": ("logistic",),
     "pecos": ("pecos-xr", "pecos-ovr"),
 }
-COLUMNS = ("", "P@1/3/5 %", "PSP@1/3/5 %", "train CPU s", "train s", "test CPU s", "peak GB")
+COLUMNS = (
+    "",
+    "P@1/3/5 %",
+    "PSP@1/3/5 %",
+    "train CPU s",
+    "train s",
+    "test CPU s",
+    "rows/s",
+    "one row, median ms",
+    "p99 ms",
+    "peak GB",
+)
 
 
 def main() -> None:
@@ -38,6 +49,7 @@ def main() -> None:
     )
     options.add_argument("--logistic-c", type=float, default=10.0, metavar="C", help="inverse regularisation")
     options.add_argument("--seed", type=int, default=0, help="of extremegp")
+    options.add_argument("--model", choices=("factor", "tree"), default="factor", help="of extremegp")
     common.add_parameters(options)
     args = common.parse(options)
     if unknown := set(args.peers) - METHODS.keys():
@@ -54,7 +66,7 @@ def main() -> None:
         # Omikuji refuses rows without features.
         filled = np.diff(split.x.indptr) > 0
         write_xc(folder / "train.txt", split.x[filled], split.y[filled])
-        worker_options = {"logistic_c": args.logistic_c, "seed": args.seed, "parameters": args.parameters}
+        worker_options = {name: getattr(args, name) for name in ("logistic_c", "seed", "model", "parameters")}
         (folder / "options.json").write_text(json.dumps(worker_options), encoding="utf-8")
         for method, python in chosen(args.peers, args.pecos_python):
             print(f"{method} ...", file=sys.stderr, flush=True)
@@ -65,7 +77,9 @@ def main() -> None:
                 continue
             best = TopK.from_csr(load_npz(folder / "scores.npz"), max(common.KS))
             metrics = evaluate_topk(split.test_y, best, chances, common.KS)
-            results[method] = json.loads((folder / "costs.json").read_text(encoding="utf-8")) | {"metrics": metrics}
+            costs = json.loads((folder / "costs.json").read_text(encoding="utf-8"))
+            costs["rows_per_second"] = split.test_x.shape[0] / costs["test_seconds"]
+            results[method] = costs | {"metrics": metrics}
     title = f"**{args.name}**: {split.x.shape[0]} rows, {split.x.shape[1]} features, {split.y.shape[1]} labels"
     common.table(title, COLUMNS, [row(method, result) for method, result in results.items()])
     common.finish(args.json, {"results": results}, args)
@@ -93,6 +107,8 @@ def row(method: str, result: dict[str, Any]) -> list[str]:
         common.percentages(metrics[f"P@{k}"] for k in common.KS),
         common.percentages(metrics[f"PSP@{k}"] for k in common.KS),
         *(f"{result[f'{name}_seconds']:.1f}" for name in ("train_cpu", "train", "test_cpu")),
+        f"{result['rows_per_second']:.0f}",
+        *(f"{1e3 * result[name]:.2f}" for name in ("row_seconds", "row_seconds_p99")),
         f"{result['peak_gigabytes']:.1f}",
     ]
 

@@ -39,6 +39,7 @@ SCRIPTS = (
     "label_sampling.py",
     "growth.py",
     "label_trees.py",
+    "latency.py",
     "prediction_speed.py",
     "multilabel_methods.py",
     "propensity.py",
@@ -239,6 +240,17 @@ def test_peers_learn_what_is_easy(tmp_path: Path, datasets: Path, peer: str) -> 
     # Rows without one of the six labels (0.7^6 of them) cannot be right.
     assert all(result["results"][method]["metrics"]["P@1"] > 0.75 for method in methods)
     assert all(record["train_cpu_seconds"] > 0 for record in result["results"].values())
+    assert all(0 < record["row_seconds"] <= record["row_seconds_p99"] for record in result["results"].values())
+
+
+@pytest.mark.slow
+def test_label_trees_stand_beside_peers(tmp_path: Path, datasets: Path) -> None:
+    small = ("--param", "n_trees=1", "--param", "leaf_size=2")
+    printed, result = run(
+        tmp_path, "peers.py", "--set", "tiny", "--model", "tree", "--peers", "logistic", *small, datasets=datasets
+    )
+    assert result["results"]["extremegp"]["metrics"]["P@1"] > 0.7
+    assert "| extremegp |" in printed
 
 
 @pytest.mark.slow
@@ -365,6 +377,24 @@ def test_label_sampling_times_steps_and_measures_noise(tmp_path: Path, datasets:
         # All labels leave no noise but that of single precision.
         assert data[0] > data[1] > 1e-3 > 1e-4 > data[2]
         assert gradient[0] > gradient[1] > 1e-2 > 1e-3 > gradient[2]
+
+
+@pytest.mark.slow
+def test_latency_is_that_of_processes_of_their_own(tmp_path: Path, datasets: Path) -> None:
+    small = ("--calls", "5", "--batch-size", "16", "--processes", "2", "--param", "n_trees=1", "--param", "leaf_size=2")
+    command = (tmp_path, "latency.py", "--sets", "tiny", "--models", str(tmp_path / "models"), *small)
+    output, result = run(*command, datasets=datasets)
+    found = result["results"]["tiny"]
+    # PyTorch is among what is imported.
+    assert 0.1 < found["import_seconds"] < found["first_seconds"]
+    assert 0 < found["median"] <= found["p99"]
+    assert found["file_bytes"] == (tmp_path / "models" / "tiny" / "tensors.safetensors").stat().st_size
+    assert len(found["runs"]) == 2
+    assert "| tiny |" in output
+    # It is not trained again.
+    before = (tmp_path / "models" / "tiny" / "config.json").stat().st_mtime_ns
+    run(*command, datasets=datasets)
+    assert (tmp_path / "models" / "tiny" / "config.json").stat().st_mtime_ns == before
 
 
 @pytest.mark.slow

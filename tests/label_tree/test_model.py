@@ -4,6 +4,7 @@ import hashlib
 import json
 import shutil
 from collections.abc import Callable
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from tests.label_tree.small import D, K, N, small_data
 import extremegp
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import ModelFormatError
+from extremegp.label_tree import model
 from extremegp.storage.tensors import read_tensors, write_tensors
 
 LEVEL = "model.trees.0.levels.0."
@@ -126,6 +128,21 @@ def test_what_must_ascend_does(copy: Path, name: str):
     change_tensor(copy, name, swapped)
     with pytest.raises(ModelFormatError, match="contradict"):
         extremegp.load(copy)
+
+
+@pytest.mark.parametrize("entries", [1, 2, 3, 1 << 22])
+def test_the_order_is_checked_across_the_blocks_that_it_is_checked_in(fitted: LabelTreeGPClassifier, entries: int):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(model, "_BLOCK_ENTRIES", entries)
+        assert fitted.model_.is_sound()
+        altered = deepcopy(fitted.model_)
+        features = altered.trees[1].levels[1].features
+        for place in (torch.nonzero(features[:-1] < features[1:])[:, 0] + 1).tolist():
+            before = features[place].item()
+            features[place] = features[place - 1]
+            # Of equal features the second may still begin a block.
+            assert altered.is_sound() == (place in altered.trees[1].levels[1].blocks.tolist())
+            features[place] = before
 
 
 def test_a_label_stands_in_a_tree_once(copy: Path):

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from extremegp.errors import DataError, ModelFormatError
-from extremegp.storage.tensors import copy_state, read_tensors, write_tensors
+from extremegp.storage.tensors import all_finite, copy_state, read_tensors, write_tensors
 
 TENSORS = {"a": torch.arange(6.0).reshape(2, 3), "b": torch.tensor([1, 2], dtype=torch.int64), "c": torch.tensor(3.0)}
 
@@ -75,12 +75,71 @@ def test_what_is_no_tensor_file_of_ours_is_refused(tmp_path: Path, content: byte
         read_tensors(file)
 
 
-def test_a_file_cut_anywhere_is_refused(path: Path):
+@pytest.mark.parametrize("mapped", [(), ("",)])
+def test_a_file_cut_anywhere_is_refused(path: Path, mapped: tuple[str, ...]):
     content = path.read_bytes()
     for length in range(0, len(content), 7):
         path.write_bytes(content[:length])
         with pytest.raises(ModelFormatError):
-            read_tensors(path)
+            read_tensors(path, mapped=mapped)
+
+
+def test_mapped_tensors_are_those_that_are_read(tmp_path: Path):
+    numbers = torch.randn(3, 5)
+    dtypes = (torch.float64, torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8)
+    several = {str(dtype): (10 * numbers).abs().to(dtype) for dtype in dtypes}
+    several |= {"bool": numbers > 0, "nothing": torch.zeros(0, 4), "number": torch.tensor(2.5)}
+    write_tensors(tmp_path / "t", several, {"n": 1})
+    mapped, header = read_tensors(tmp_path / "t", mapped=("",))
+    assert header == {"n": 1}
+    for name, tensor in several.items():
+        assert mapped[name].dtype == tensor.dtype
+        assert mapped[name].shape == tensor.shape
+        assert torch.equal(mapped[name], tensor)
+
+
+def test_what_is_written_to_mapped_tensors_stays_in_the_process(path: Path):
+    content = path.read_bytes()
+    tensors, _ = read_tensors(path, mapped=("a",))
+    tensors["a"].add_(1)
+    assert torch.equal(tensors["a"], TENSORS["a"] + 1)
+    assert path.read_bytes() == content
+    tensors.release()
+    # Only what is not mapped is held by the process alone.
+    assert torch.equal(tensors["a"], TENSORS["a"])
+    assert torch.equal(tensors["b"], TENSORS["b"])
+
+
+def test_mapped_tensors_outlive_the_name_of_their_file(path: Path):
+    tensors, _ = read_tensors(path, mapped=("",))
+    write_tensors(path, {name: tensor + 1 for name, tensor in TENSORS.items()}, {})
+    path.unlink()
+    tensors.release()
+    assert all(torch.equal(tensors[name], tensor) for name, tensor in TENSORS.items())
+
+
+def test_numbers_that_lie_at_odd_places_are_read(tmp_path: Path):
+    header = {"a": {"dtype": "U8", "shape": [1], "data_offsets": [0, 1]}}
+    header["b"] = {"dtype": "F32", "shape": [2], "data_offsets": [1, 9]}
+    body = b"\x07" + struct.pack("<2f", 1.5, -2.0)
+    (tmp_path / "t").write_bytes(_safetensors({"__metadata__": {"json": "{}"}, **header}, body))
+    tensors, _ = read_tensors(tmp_path / "t", mapped=("",))
+    assert tensors["a"].tolist() == [7]
+    assert tensors["b"].tolist() == [1.5, -2.0]
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
+@pytest.mark.parametrize("place", [0, 500, -1])
+def test_one_number_that_is_not_finite_is_found(value: float, place: int):
+    tensor = torch.ones(1001)
+    assert all_finite(tensor)
+    tensor[place] = value
+    assert not all_finite(tensor)
+
+
+@pytest.mark.parametrize("tensor", [torch.zeros(0), torch.tensor([1, 2]), torch.tensor([True])])
+def test_what_can_only_be_finite_is(tensor: torch.Tensor):
+    assert all_finite(tensor)
 
 
 @pytest.mark.parametrize("name", ["missing", "."])

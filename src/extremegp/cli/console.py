@@ -12,6 +12,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from extremegp._lazy import importing
 from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
@@ -99,7 +100,7 @@ def load_libraries(quiet: bool) -> None:
 
     console = Console(stderr=True)
     told = console.status("loading PyTorch") if console.is_terminal and not quiet else nullcontext()
-    with nullcontext() if "torch" in sys.modules else told:
+    with nullcontext() if "torch" in sys.modules else told, importing():
         import extremegp.estimators  # noqa: F401
 
 

@@ -245,8 +245,9 @@ class Full(Posterior):
         super().__init__()
         self.whitened = whitened
         self.q_mean = _start_mean(n_functions, n_inducing)
-        diagonal = torch.eye(n_inducing) * (0.5 * math.log(variance))
-        self.raw_factors = nn.Parameter(diagonal.repeat(n_functions, 1, 1))
+        factors = torch.zeros(n_functions, n_inducing, n_inducing)
+        factors.diagonal(dim1=-2, dim2=-1).fill_(0.5 * math.log(variance))
+        self.raw_factors = nn.Parameter(factors)
 
     def condition(
         self, inverse_factor: Float[Tensor, "*P M M"], functions: Int[Tensor, " L"] | None = None

@@ -39,19 +39,27 @@ _ESTIMATORS: dict[str, type[GPEstimator]] = {
 }
 
 
-def load(folder: str | Path, *, device: str = "cpu", parts: Sequence[type[Part]] = ()) -> GPEstimator:
+def load(
+    folder: str | Path, *, device: str = "cpu", parts: Sequence[type[Part]] = (), mapped: bool = True
+) -> GPEstimator:
     """The fitted estimator that `save` wrote to a folder; it predicts to the same bits.
 
     Args:
         folder: the model folder. Nothing in it is executed, and no size in it is believed before it is checked.
         device: where to compute, as PyTorch names it.
         parts: the classes of kernels and likelihoods of your own that the model has.
+        mapped: whether what is large in a model of label trees stays in the file, mapped into memory, which several
+            processes then share. `save` and the removal of the folder do no harm to a model that is open so, but its
+            file must not be written to or cut short, as copying another one over it in place would.
 
     Raises:
         ModelFormatError: the folder is not an intact model of this version.
     """
-    config, tensors = models.read_model(folder)
+    config = models.read_config(folder)
     cls = _ESTIMATORS.get(str(config.get("estimator")))
     if cls is None:
         raise ModelFormatError(f"{folder}: unknown estimator {config.get('estimator')!r}")
-    return cls._from_saved(folder, config, tensors, torch.device(device), parts)
+    tensors = models.read_model_tensors(folder, config, mapped=cls._mapped_tensors if mapped else ())
+    estimator = cls._from_saved(folder, config, tensors, torch.device(device), parts)
+    tensors.release()
+    return estimator

@@ -67,6 +67,9 @@ class GPEstimator(TellsNovelty, BaseEstimator):
     """
 
     _target_kinds: ClassVar[tuple[str, ...]]
+    # How the names of tensors start that a loaded model maps from its file: those of no arithmetic whose rounding
+    # depends on where they lie in memory.
+    _mapped_tensors: ClassVar[tuple[str, ...]] = ()
     origin_: Origin | None
     hyperparameters_: list[Selection] | None
     format_version_: int

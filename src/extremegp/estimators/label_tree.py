@@ -99,6 +99,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         "given": "a model of label trees cannot take given labels into account",
         "approximate": "a model of label trees searches its trees: leave out approximate",
     }
+    _mapped_tensors: ClassVar[tuple[str, ...]] = ("model.trees.", "model.rows.")
 
     def fit(
         self,

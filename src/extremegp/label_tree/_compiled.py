@@ -15,6 +15,8 @@ from typing import Any, cast, no_type_check
 
 import torch
 
+from extremegp._lazy import importing
+
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -72,7 +74,8 @@ compiled, in_lanes = Compiled, InLanes
 
 
 def _to_machine_code(function: Callable[..., Any]) -> Callable[..., Any]:
-    import numba
+    with importing():
+        import numba
 
     options: dict[str, Any] = {"nogil": True, "error_model": "numpy"}
     try:

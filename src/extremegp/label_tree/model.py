@@ -24,6 +24,7 @@ from extremegp.label_tree.search import search_level
 from extremegp.settings.model import ModelSettings
 
 _BLOCK_ROWS = 1024
+_BLOCK_ENTRIES = 1 << 22  # looked at together when a model is checked
 _BEST_OF_TREE = 100
 
 
@@ -109,13 +110,17 @@ class TreeLevel(nn.Module):
         """Whether every block has features in ascending order, and weights of its own children only."""
         children, blocks, features, entries, targets, *_ = self.arrays()
         ends = ((children, len(self.biases)), (blocks, len(features)), (entries, len(targets)))
-        if not all(a[0] == 0 and a[-1] == end and np.all(np.diff(a) >= 0) for a, end in ends):
+        if not all(_are_starts(array, end) for array, end in ends):
             return False
-        block = np.repeat(np.arange(len(blocks) - 1), np.diff(blocks))
-        if np.any((np.diff(features) <= 0) & (np.diff(block) == 0)):
-            return False
-        of_target = np.repeat(block, np.diff(entries))
-        return bool(np.all((targets >= children[of_target]) & (targets < children[of_target + 1])))
+        for start, part in _overlapping(features):
+            falls = start + 1 + np.flatnonzero(part[1:] <= part[:-1])
+            if not np.isin(falls, blocks).all():
+                return False
+        starts = entries[blocks]
+        filled = np.flatnonzero(np.diff(starts))
+        # Of every block in one pass over its targets, without an array of their number.
+        least, most = (extreme.reduceat(targets, starts[filled]) for extreme in (np.minimum, np.maximum))
+        return bool(np.all((least >= children[filled]) & (most < children[filled + 1])))
 
 
 class LabelTree(nn.Module):
@@ -217,8 +222,7 @@ class Rows(nn.Module):
         if not (self.row_weights() >= 0).all():
             return False
         for indptr, indices in (("indptr", "indices"), ("label_indptr", "labels")):
-            ends = self.array(indptr)
-            if ends[0] != 0 or ends[-1] != len(self.array(indices)) or np.any(np.diff(ends) < 0):
+            if not _are_starts(self.array(indptr), len(self.array(indices))):
                 return False
         return True
 
@@ -286,6 +290,18 @@ class LabelTreeModel(nn.Module):
         """Whether all indices are such that compiled code stays within bounds: to be asked of tensors from a file."""
         in_domain = bool((self.scale > 0).all()) and 0 < float(self.background) < 1
         return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in self.trees)
+
+
+def _overlapping(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The array in blocks, each with the first entry of the next one, and where they start: it may be mapped."""
+    for start in range(0, len(array), _BLOCK_ENTRIES):
+        yield start, array[start : start + _BLOCK_ENTRIES + 1]
+
+
+def _are_starts(array: NDArray[Any], end: int) -> bool:
+    """Whether they ascend from 0 to the end."""
+    ascend = all((part[1:] >= part[:-1]).all() for _, part in _overlapping(array))
+    return bool(array[0] == 0 and array[-1] == end and ascend)
 
 
 def row_blocks(n_rows: int) -> Iterator[slice]:

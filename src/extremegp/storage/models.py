@@ -6,7 +6,7 @@ import hashlib
 import json
 import shutil
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from torch import Tensor
 
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.storage.streams import writing
-from extremegp.storage.tensors import read_tensors, write_tensors
+from extremegp.storage.tensors import StoredTensors, read_tensors, write_tensors
 
 FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)
@@ -65,6 +65,16 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
     Raises:
         ModelFormatError: the folder is not an intact model of a version that this library reads.
     """
+    config = read_config(folder)
+    return config, read_model_tensors(folder, config)
+
+
+def read_config(folder: str | Path) -> dict[str, Any]:
+    """The configuration of a model, of a version that this library reads.
+
+    Raises:
+        ModelFormatError: there is none.
+    """
     folder = Path(folder)
     path = folder / _CONFIG
     if not folder.is_dir():
@@ -85,10 +95,25 @@ def read_model(folder: str | Path) -> tuple[dict[str, Any], dict[str, Tensor]]:
             f"{path}: format version {config['format_version']!r}, and this library reads {versions}; "
             "install the version of extremegp that wrote it"
         )
-    tensors, _ = read_tensors(folder / _TENSORS)
+    return config
+
+
+def read_model_tensors(folder: str | Path, config: Mapping[str, Any], *, mapped: Sequence[str] = ()) -> StoredTensors:
+    """The tensors that belong to a configuration.
+
+    Args:
+        folder: the model folder.
+        config: what `read_config` read there.
+        mapped: see `read_tensors`. All of the file is read once, to check it, however it is held.
+
+    Raises:
+        ModelFormatError: they are missing, cut short or altered.
+    """
+    folder = Path(folder)
+    tensors, _ = read_tensors(folder / _TENSORS, mapped=mapped)
     if _digest(folder / _TENSORS) != config.get("sha256"):
         raise ModelFormatError(f"{folder / _TENSORS}: its contents changed since it was saved; copy the model again")
-    return config, tensors
+    return tensors
 
 
 def _staging_folder(folder: Path) -> Path:

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import math
+import mmap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import safetensors
 import torch
 from torch import Tensor
@@ -52,8 +55,29 @@ def write_tensors(path: str | Path, tensors: Mapping[str, Tensor], header: Mappi
                 stream.write(part.view(torch.uint8).numpy().tobytes())
 
 
-def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+class StoredTensors(dict[str, Tensor]):
+    """Tensors of a file by name, some of which may be mapped from it."""
+
+    def __init__(self, whole: mmap.mmap | None = None) -> None:
+        super().__init__()
+        self._whole = whole
+
+    def release(self) -> None:
+        """Let go of the memory of what was read of mapped tensors, which are read again where they are used.
+
+        What was written to them is lost: it is for after they were checked.
+        """
+        if self._whole is not None and hasattr(self._whole, "madvise"):
+            self._whole.madvise(mmap.MADV_DONTNEED)
+
+
+def read_tensors(path: str | Path, *, mapped: Sequence[str] = ()) -> tuple[StoredTensors, dict[str, Any]]:
     """Read what `write_tensors` wrote.
+
+    Args:
+        path: the file.
+        mapped: how the names of tensors start that are mapped from the file rather than read. What is written to them
+            stays in this process. They outlive the name of the file, but the file must not be written to.
 
     Raises:
         ModelFormatError: the file is missing, truncated, altered, or has no header of ours.
@@ -64,7 +88,7 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safetensors.safe_open(str(path), framework="pt") as opened:
             header = json.loads((opened.metadata() or {})["json"])
-        tensors = _read_all(path)
+        tensors = _read_all(path, tuple(mapped))
     except (safetensors.SafetensorError, KeyError, ValueError, OSError, RecursionError) as error:
         raise ModelFormatError(f"{path}: not a readable tensor file ({error})") from error
     if not isinstance(header, dict):
@@ -72,21 +96,28 @@ def read_tensors(path: str | Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, header
 
 
-def _read_all(path: Path) -> dict[str, Tensor]:
+def _read_all(path: Path, mapped: tuple[str, ...]) -> StoredTensors:
     """The tensors of a file whose header is sound.
 
-    Into memory of torch's own alignment, on which bit-identical arithmetic depends, and without mapping the file, whose
-    pages would count as memory of the process.
+    Those that are not mapped go into memory of torch's own alignment, on which bit-identical arithmetic depends, and
+    without mapping the file, whose pages would count as memory of the process.
     """
     dtypes = {name: dtype for dtype, name in _DTYPES.items()}
-    tensors: dict[str, Tensor] = {}
     with open(path, "rb") as stream:
+        whole = mmap.mmap(stream.fileno(), 0, access=mmap.ACCESS_COPY) if mapped else None
+        tensors = StoredTensors(whole)
         size = int.from_bytes(stream.read(8), "little")
         for name, entry in json.loads(stream.read(size)).items():
             if name == "__metadata__":
                 continue
-            tensor = torch.empty(entry["shape"], dtype=dtypes[entry["dtype"]])
-            stream.seek(8 + size + entry["data_offsets"][0])
+            shape, dtype, start = entry["shape"], dtypes[entry["dtype"]], 8 + size + entry["data_offsets"][0]
+            # Files of other writers may have numbers anywhere.
+            if whole is not None and name.startswith(mapped) and start % dtype.itemsize == 0 and 0 not in shape:
+                n_bytes = math.prod(shape) * dtype.itemsize
+                tensors[name] = torch.from_numpy(np.frombuffer(whole, np.uint8, n_bytes, start)).view(dtype).view(shape)
+                continue
+            tensor = torch.empty(shape, dtype=dtype)
+            stream.seek(start)
             content = memoryview(tensor.view(-1).view(torch.uint8).numpy().data)
             if stream.readinto(content) != len(content):
                 raise ValueError(f"tensor {name!r} is cut short")
@@ -95,8 +126,10 @@ def _read_all(path: Path) -> dict[str, Tensor]:
 
 
 def all_finite(tensor: Tensor) -> bool:
-    """Whether no entry is NaN or infinite, found out in blocks: at once it would take a copy of the tensor."""
-    return all(bool(torch.isfinite(part).all()) for part in torch.split(tensor.reshape(-1), _BLOCK))
+    """Whether no entry is NaN or infinite, found out in one pass and without a copy of the tensor."""
+    if not tensor.is_floating_point() or not tensor.numel():
+        return True
+    return all(math.isfinite(extreme) for extreme in torch.aminmax(tensor.detach()))
 
 
 def check_state(module: torch.nn.Module, tensors: Mapping[str, Tensor], *, source: str | Path) -> None:
@@ -128,7 +161,10 @@ def _indexes(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
     """Whether an integer tensor holds indices below the limit that its owner states (see `InducingInputs`)."""
     owner, _, buffer = name.rpartition(".")
     limit = getattr(module.get_submodule(owner), "index_limits", {}).get(buffer)
-    return limit is not None and bool(((tensor >= 0) & (tensor < limit)).all())
+    if limit is None or not tensor.numel():
+        return limit is not None
+    least, most = torch.aminmax(tensor)
+    return bool(least >= 0 and most < limit)
 
 
 def _within_limits(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
