@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from extremegp.engine.lengthscales import noises
 from extremegp.label_tree._compiled import in_lanes
 
-PRECISIONS, NOISES = (0.25, 0.5, 1.0, 2.0, 4.0), (0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+PRECISIONS, NOISES = (0.25, 0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Inverse squared lengthscales, beside that of the spread of the rows, and variances of the noise that are tried."""
 LEAST_NOISE = 1e-3
 _CHOOSING_ROWS = 250
