@@ -198,6 +198,7 @@ def test_json_goes_to_a_file_beside_the_table(files: Path, model: Path, tmp_path
     result = run("evaluate", model, files / "test.txt", "--json", tmp_path / "m.json")
     written = json.loads((tmp_path / "m.json").read_text())
     assert (written["n_rows"], written["n_labels"], written["n_unknown_label_entries"]) == (20, N_LABELS, 0)
+    assert (written["n_unseen_labels"], written["n_unseen_label_entries"]) == (0, 0)
     assert "metric, %" in result.stdout
 
 
@@ -206,6 +207,20 @@ def test_labels_never_seen_are_counted(text_model: Path, tmp_path: Path, run: Ru
     result = json.loads(run("evaluate", text_model, tmp_path / "new.jsonl", "--json", "-").stdout)
     assert (result["n_unknown_label_entries"], result["metrics"]["R@5"]) == (1, 1.0)
     assert "1 labels that training never saw" in run("evaluate", text_model, tmp_path / "new.jsonl").stdout
+
+
+def test_true_labels_without_a_training_row_are_counted(tmp_path: Path, run: Run) -> None:
+    (tmp_path / "train.txt").write_text("8 4 5\n" + "0 0:1 1:1\n1 2:1 3:1\n" * 4)
+    (tmp_path / "test.txt").write_text("3 4 5\n0,3 0:1\n1,3 2:1\n4 3:1\n")
+    trained = run(
+        "train", tmp_path / "train.txt", "--out", tmp_path / "m", "--features", "raw", "--set", "epochs=1", "--quiet"
+    )
+    assert trained.exit_code == 0
+    result = json.loads(run("evaluate", tmp_path / "m", tmp_path / "test.txt", "--json", "-").stdout)
+    assert (result["n_unseen_labels"], result["n_unseen_label_entries"]) == (2, 3)
+    assert result["n_unknown_label_entries"] == 0
+    shown = run("evaluate", tmp_path / "m", tmp_path / "test.txt").stdout
+    assert "3 of the true labels (60.00 %) have no training row, 2 of them different" in shown
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 def fitted() -> Iterator[LabelTreeGPClassifier]:
     """On many rows, with a narrow beam; tests must not change it."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(combiner, "_STEPS", 40)
+        patch.setattr(combiner, "_STEPS", 200)
         yield small_classifier(beam=2).fit(*small_data(n_rows=500))
 
 

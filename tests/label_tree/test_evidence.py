@@ -5,13 +5,15 @@ import pytest
 from tests.reference.label_tree import evidence as reference
 
 from extremegp.label_tree import evidence as module
-from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, SHARES, gather_evidence
+from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_OF_REGRESSION, SHARES, gather_evidence
 
 B, K, N, M, W = 6, 150, 80, 70, 100
 
 
-@pytest.mark.parametrize(("lanes", "weighted"), [(1, False), (4, False), (1, True)])
-def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighted: bool):
+@pytest.mark.parametrize(
+    ("lanes", "weighted", "n_regressed"), [(1, False, 0), (4, False, 40), (1, True, 0), (1, True, 5)]
+)
+def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighted: bool, n_regressed: int):
     rng = np.random.default_rng(0)
     row_weights = (0.1 + 3 * np.random.default_rng(1).random(N) if weighted else np.ones(N)).astype(np.float32)
     trees = np.stack([[rng.permutation(K)[:W] for _ in range(B)] for _ in range(2)]).astype(np.int32)
@@ -24,11 +26,14 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighte
     tree_sizes[:, 1], sizes[2], tree_sizes[:, 3], sizes[3] = W, 0, 0, 0
     counts = rng.integers(0, 9, size=K)
     candidates, n_candidates = np.zeros((B, N_CANDIDATES), np.int32), np.zeros(B, np.int64)
-    values = np.zeros((B, N_CANDIDATES, N_EVIDENCE), np.float32)
+    width = N_EVIDENCE + (N_OF_REGRESSION if n_regressed else 0)
+    values = np.zeros((B, N_CANDIDATES, width), np.float32)
+    weights, variances = rng.normal(0.02, 0.1, size=(B, n_regressed)), rng.random(B).astype(np.float32)
+    weights, frequencies = weights.astype(np.float32), rng.random(K).astype(np.float32)
     gather_evidence(
         B, trees, scores, tree_sizes, nearest, similarities, sizes, row_weights, np.cumsum([0, *map(len, labels_of)]),
-        np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), candidates, values,
-        n_candidates, lanes=lanes,
+        np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), weights, variances,
+        frequencies, candidates, values, n_candidates, lanes=lanes,
     )  # fmt: skip
     for i in range(B):
         found = [
@@ -39,9 +44,15 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighte
             found, near, labels_of, counts, shares=SHARES, best_of_each=module._BEST_OF_EACH, least=module._LEAST,
             row_weights=row_weights,
         )  # fmt: skip
+        if n_regressed:
+            near_rows = [row for _, row in near][:n_regressed]
+            for label, numbers in expected.items():
+                residuals = [(label in labels_of[row]) - frequencies[label] for row in near_rows]
+                t = frequencies[label] + weights[i, : len(near_rows)] @ residuals
+                numbers += [np.log(max(t, 0) + module._LEAST_REGRESSED), variances[i]]
         assert candidates[i, : n_candidates[i]].tolist() == list(expected)
         np.testing.assert_allclose(
-            values[i, : n_candidates[i]], np.reshape(list(expected.values()), (-1, N_EVIDENCE)), rtol=2e-4, atol=1e-5
+            values[i, : n_candidates[i]], np.reshape(list(expected.values()), (-1, width)), rtol=2e-4, atol=1e-4
         )
     assert n_candidates[3] == 0
     assert n_candidates[1] > module._BEST_OF_EACH

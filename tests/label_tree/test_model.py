@@ -161,7 +161,12 @@ def test_targets_are_children_of_their_own_block(copy: Path):
         extremegp.load(copy)
 
 
-@pytest.mark.parametrize(("name", "value"), [("background", 0.0), ("background", 1.5), ("scale", 0.0), ("scale", -1.0)])
+OF_REGRESSION = [("regression.noise", 0.0), ("regression.noise", -1.0), ("regression.precision", 0.0)]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"), [("background", 0.0), ("background", 1.5), ("scale", 0.0), ("scale", -1.0), *OF_REGRESSION]
+)
 def test_numbers_outside_their_domain_are_refused(copy: Path, name: str, value: float):
     change_tensor(copy, f"model.{name}", lambda tensor: torch.full_like(tensor, value))
     with pytest.raises(ModelFormatError, match="contradict"):
@@ -192,6 +197,12 @@ def test_nan_is_refused(copy: Path, name: str):
         {"n_rows": N - 1},
         {"n_stored": 2**50},
         {"n_positives": 0},
+        {"n_regressed": -1},
+        {"n_regressed": 0},
+        {"n_regressed": 2**39},
+        {"n_regressed": 2.5},
+        {"n_regressed": True},
+        {"n_regressed": None},
         {"most_read": -1},
         {"most_read": []},
         {"trees": []},

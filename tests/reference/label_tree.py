@@ -87,3 +87,14 @@ def evidence(
         ]
         for label in sorted(chosen)
     }
+
+
+def local_regression(x: Array, rows: Array, *, precision: float, noises: Array) -> tuple[Array, float]:
+    """What each of `rows` counts in the Gaussian process regression at one input, and its variance there."""
+
+    def kernel(a: Array, b: Array) -> Array:
+        return np.exp(-0.5 * precision * np.square(a[:, None] - b[None]).sum(axis=2))
+
+    across = kernel(rows, x[None])[:, 0]
+    weights = np.linalg.solve(kernel(rows, rows) + np.diag(noises), across)
+    return weights, float(1 - weights @ across)

@@ -6,8 +6,9 @@ and PSnDCG@k (Jain et al. 2016), and the parts of tail labels (under 10
 training rows). Probability metrics: log_loss (nats per row, summed over
 labels), brier (per row, summed over labels), and calibration errors over all
 labels (ece), over each row's 10 best (ece_top) and its k best (ECE@k).
-With more than 20,000 labels probabilities are judged on each row's 20 best
-alone: log_loss_top20 (nats per row and label) and ece_top20.
+True labels without a training row count as true, and are counted. With more
+than 20,000 labels probabilities are judged on each row's 20 best alone:
+log_loss_top20 (nats per row and label) and ece_top20.
 
 Of the labels of probability --threshold or more: precision, recall, f1 and
 jaccard over all pairs of row and label (micro), averaged over the labels that
@@ -49,7 +50,7 @@ JSON:
   {"metrics": {"P@1": 0.66, "log_loss": 9.1, "aurc_error_by_max_p": 0.15,
    "aurc_log_loss_by_entropy": 5.2, "seconds": 2.5, ...},
    "n_rows": 2515, "n_labels": 159, "n_unknown_label_entries": 0,
-   "threshold": 0.5, "exact_above": 0.0,
+   "n_unseen_labels": 0, "n_unseen_label_entries": 0, "threshold": 0.5, "exact_above": 0.0,
    "labels": {"python": {"support": 80, "f1": 0.7, "best_threshold": 0.4,
      "average_precision": 0.8, "ece": 0.01, ...}, ...}}
    (labels: up to 20,000; --per-class has them all)

@@ -28,6 +28,8 @@ from extremegp.estimators.parameters import RunParameters
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
+from extremegp.label_tree.evidence import N_NEIGHBOURS
+from extremegp.label_tree.model import LATER
 from extremegp.settings.domains import number
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.training import NoReporter, ProgressReporter
@@ -45,10 +47,11 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     """Multi-label classification for 10^4 to 10^6 labels, in minutes on sparse features.
 
     A few trees over the labels have a linear Gaussian process at every node and every label, which says how likely the
-    label is where one beside it applies. A sparse Gaussian process, learnt on rows that the trees have not seen, then
-    makes one calibrated probability of what the trees say of a label and how many of the nearest training rows have it.
-    The model keeps the training rows. Only labels that trees or neighbours find, at most 180 of a row, are candidates
-    for its best; all others have one small probability in common.
+    label is where one beside it applies. The labels of the nearest training rows are counted, and regressed on by a
+    Gaussian process of these rows. A sparse Gaussian process, learnt on rows that the trees have not seen, then makes
+    one calibrated probability of what all of them say of a label. The model keeps the training rows. Only labels that
+    trees or neighbours find, at most 180 of a row, are candidates for its best; all others have one small probability
+    in common.
 
     Args:
         n_trees: trees over the labels, whose probabilities are averaged; "auto" is 3 up to 50,000 labels, 1 beyond.
@@ -59,6 +62,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         threshold: smaller weights are left out.
         held_out: share of the rows whose labels the trees do not see; at most 10,000 rows.
         n_inducing: inducing inputs of the Gaussian process of the evidence, at most half the rows held out.
+        n_regressed: nearest rows that a Gaussian process regression of the labels is taken on at every input, at most
+            200; 0 for no regression.
         beam: nodes of a level that a search goes on from; more finds more and takes longer.
         time_budget: seconds of training to plan for, by fewer trees (at least one); None for no limit.
         checkpoint: file to save progress to, with a folder beside it. If it exists, training resumes from it.
@@ -91,6 +96,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     threshold: float = 0.05
     held_out: float = 0.05
     n_inducing: int = 200
+    n_regressed: int = 200
     beam: int = 10
     max_memory: int | str | None = None
     model_: LabelTreeModel = field(init=False)
@@ -221,6 +227,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             threshold=number("threshold", self.threshold, low=0),
             n_held_out=n_held_out,
             n_inducing=min(n_inducing, max(1, n_held_out // 2)),
+            n_regressed=number("n_regressed", self.n_regressed, low=0, high=N_NEIGHBOURS, integer=True),
             beam=number("beam", self.beam, low=1, high=_MOST_NODES, integer=True),
             seed=seed,
             checkpoint_seconds=number("checkpoint_seconds", self.checkpoint_seconds, low=0),
@@ -259,16 +266,20 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
 
     @classmethod
     def _settings_from(cls, values: Any, parts: Sequence[type[Part]]) -> LabelTreeSettings:
-        names = [name for name in LabelTreeSettings.__dataclass_fields__ if name not in ("trees", "weighted")]
+        names = [name for name in LabelTreeSettings.__dataclass_fields__ if name not in ("trees", *LATER)]
         try:
             trees = tuple(tuple(LevelSizes(*map(_size, level)) for level in tree) for tree in values["trees"])
             sizes = {name: _size(values[name]) for name in names}
-            settings = LabelTreeSettings(trees=trees, weighted=values.get("weighted", False) is True, **sizes)
+            n_regressed = _size(values.get("n_regressed", 0))
+            settings = LabelTreeSettings(
+                trees=trees, weighted=values.get("weighted", False) is True, n_regressed=n_regressed, **sizes
+            )
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError("the model settings are incomplete or of another version") from error
         # Compiled searches have room for the best of at least one node.
         in_domain = 1 <= settings.beam <= _MOST_NODES and 1 <= settings.n_inducing <= _MOST_INDUCING
-        if not in_domain or not trees or not all(trees) or values.keys() - {"weighted"} != {*names, "trees"}:
+        in_domain &= settings.n_regressed <= N_NEIGHBOURS
+        if not in_domain or not trees or not all(trees) or values.keys() - {*LATER} != {*names, "trees"}:
             raise SettingsError("the model settings contradict themselves")
         return settings
 

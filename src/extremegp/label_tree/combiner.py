@@ -29,7 +29,7 @@ def train_combiner(
     seed: int,
     weights: NDArray[np.float64] | None = None,
 ) -> list[dict[str, float]]:
-    """Learn the Gaussian process of the evidence, and the probability of labels that are no candidates.
+    """Learn the regression's kernel, the Gaussian process of the evidence, and the probability of other labels.
 
     Args:
         model: with its trees and rows in place; the rest of it changes.
@@ -48,6 +48,7 @@ def train_combiner(
     values, targets, n_missed, n_others = [], [], 0.0, 0.0
     counted: list[NDArray[np.float64]] = []
     row_weights = np.ones(x.shape[0]) if weights is None else weights
+    model.choose_regression(x, y, held_out)
     for block in row_blocks(len(held_out)):
         rows = held_out[block]
         evidence, truth = model.evidence(x[rows], own=rows), y[rows]

@@ -12,9 +12,11 @@ SHARES = ((50, 4), (200, 2), (10, 2))
 """Neighbours that a share of a label is taken over, and the power of their similarities that they are weighed by."""
 
 N_NEIGHBOURS = max(m for m, _ in SHARES)
-N_EVIDENCE = len(SHARES) + 3
+N_EVIDENCE, N_OF_REGRESSION = len(SHARES) + 3, 2
+"""Numbers that speak for a label, and how many more there are with a regression."""
 _BEST_OF_EACH = 60
 _LEAST = np.array([1e-5, 1e-3, 1e-3, 1e-2], dtype=np.float32)
+_LEAST_REGRESSED = np.float32(1e-2)
 N_CANDIDATES = 3 * _BEST_OF_EACH
 _NEAR = np.array([m for m, _ in SHARES])
 _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
@@ -25,14 +27,17 @@ _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
 def gather_evidence(
     lane: int, n_lanes: int,
     tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, row_weights: Any,
-    y_indptr: Any, y_labels: Any, log_counts: Any, candidates: Any, evidence: Any, n_candidates: Any,
+    y_indptr: Any, y_labels: Any, log_counts: Any, regression_weights: Any, variances: Any, frequencies: Any,
+    candidates: Any, evidence: Any, n_candidates: Any,
 ) -> None:  # fmt: skip
-    """Candidate labels of every row, ascending, with six numbers for each.
+    """Candidate labels of every row, ascending, with six numbers for each, or eight.
 
     They are the logarithms of the probability by the trees, averaged over them, and of the label's shares among the
     nearest rows (kernel regression with the powers of the inner product as kernel: Nadaraya 1964, Watson 1964), each
     plus a small constant; of one more than the label's rows that the trees have seen; and the similarity of the nearest
-    row. The labels are the best by the trees and by the first two shares.
+    row. With a regression of the labels on the nearest rows (`LocalRegression`) they are also the logarithm of what it
+    says, t_k = mu_k + sum_i w_i (y_ik - mu_k), none below 0 and plus a small constant, and its variance. The labels are
+    the best by the trees and by the first two shares.
 
     Args:
         lane: which part of the work.
@@ -47,13 +52,17 @@ def gather_evidence(
         y_indptr: with `y_labels` the labels of the training rows, N x K.
         y_labels: see `y_indptr`.
         log_counts: log of one more than the rows that trees have seen with each label (K).
+        regression_weights: w of a regression on the first of the nearest rows, B x m'; without one m' is 0.
+        variances: of the regression, B.
+        frequencies: mu, K.
         candidates: results from here on: labels, B x `N_CANDIDATES`.
-        evidence: B x `N_CANDIDATES` x `N_EVIDENCE`.
+        evidence: B x `N_CANDIDATES` x `N_EVIDENCE`, or with a regression `N_OF_REGRESSION` more.
         n_candidates: how many there are.
     """
     n_trees, n_shares, n_labels = len(tree_labels), len(_NEAR), len(log_counts)
-    # Of a label, its probability by the trees and its shares.
-    parts = np.zeros((n_shares + 1, n_labels), np.float32)
+    n_regressed = regression_weights.shape[1]
+    # Of a label, its probability by the trees, its shares, and its rows by their weights in the regression.
+    parts = np.zeros((n_shares + 2, n_labels), np.float32)
     seen, chosen = np.zeros(n_labels, np.bool_), np.zeros(n_labels, np.bool_)
     touched = np.empty(n_labels, np.int32)
     best, best_scores = np.empty(_BEST_OF_EACH, np.int32), np.empty(_BEST_OF_EACH, np.float32)
@@ -82,6 +91,13 @@ def gather_evidence(
                         touched[n_touched] = label
                         n_touched += 1
                     parts[share + 1, label] += weight
+        rest = np.float32(1)
+        for q in range(min(n_regressed, sizes[i])):
+            weight = regression_weights[i, q]
+            rest -= weight
+            for j in range(y_indptr[nearest[i, q]], y_indptr[nearest[i, q] + 1]):
+                # The shares have seen all labels of these rows.
+                parts[n_shares + 1, y_labels[j]] += weight
         n_chosen = 0
         for part in range(3):
             size = keep_best(parts[part], touched, n_touched, best, best_scores)
@@ -97,9 +113,13 @@ def gather_evidence(
                 evidence[i, q, part] = np.log(parts[part, label] + _LEAST[part])
             evidence[i, q, n_shares + 1] = log_counts[label]
             evidence[i, q, n_shares + 2] = similarities[i, 0] if sizes[i] else 0
+            if n_regressed:
+                regressed = parts[n_shares + 1, label] + rest * frequencies[label]
+                evidence[i, q, n_shares + 3] = np.log(max(regressed, np.float32(0)) + _LEAST_REGRESSED)
+                evidence[i, q, n_shares + 4] = variances[i]
             chosen[label] = False
         n_candidates[i] = n_chosen
         for t in range(n_touched):
             seen[touched[t]] = False
-            for part in range(n_shares + 1):
+            for part in range(n_shares + 2):
                 parts[part, touched[t]] = 0

@@ -1,8 +1,9 @@
 """The model of very many labels: trees of linear Gaussian processes, nearest rows, and a Gaussian process of both.
 
-The utility of label k is f_k(x) = h(e_k(x)) with h a sparse Gaussian process on six numbers e_k(x) that speak for the
-label (`evidence`): its probability by trees whose nodes are label-specific linear Gaussian processes (`nodes`), and its
-shares among the nearest training rows. Labels that neither finds have one small probability in common.
+The utility of label k is f_k(x) = h(e_k(x)) with h a sparse Gaussian process on a few numbers e_k(x) that speak for the
+label (`evidence`): its probability by trees whose nodes are label-specific linear Gaussian processes (`nodes`), its
+shares among the nearest training rows, and the regression of the labels on these (`regression`). Labels that neither
+trees nor neighbours find have one small probability in common.
 """
 
 from __future__ import annotations
@@ -18,8 +19,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.model import VariationalModel
-from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, gather_evidence
+from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, N_OF_REGRESSION, gather_evidence
 from extremegp.label_tree.neighbours import nearest_rows
+from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, RowWeights
 from extremegp.label_tree.search import search_level
 from extremegp.settings.model import ModelSettings
 
@@ -52,6 +54,7 @@ class LabelTreeSettings:
         beam: W, nodes of a level that a search goes on from.
         most_read: entries of lists of rows that a search for neighbours reads, see `nearest_rows`.
         weighted: whether the rows have weights.
+        n_regressed: nearest rows that the regression of the labels is on; 0 for no regression.
     """
 
     n_features: int
@@ -64,20 +67,38 @@ class LabelTreeSettings:
     beam: int = 10
     most_read: int = 1_000_000
     weighted: bool = False
+    n_regressed: int = 0
 
     def to_config(self) -> dict[str, Any]:
-        """All of it as JSON; `weighted` only where it is true, as earlier versions do not know it."""
-        return {name: value for name, value in asdict(self).items() if name != "weighted" or value}
+        """All of it as JSON; what earlier versions do not know only where it is not as theirs."""
+        return {name: value for name, value in asdict(self).items() if name not in LATER or value}
+
+    @property
+    def n_evidence(self) -> int:
+        """Numbers that speak for a label."""
+        return N_EVIDENCE + (N_OF_REGRESSION if self.n_regressed else 0)
 
     def build(self) -> LabelTreeModel:
         """A model with tensors of these shapes."""
         return LabelTreeModel(self)
 
 
-def combiner_settings(n_inducing: int) -> ModelSettings:
+LATER = ("weighted", "n_regressed")
+"""Settings that models of earlier versions do not have."""
+
+
+def combiner_settings(settings: LabelTreeSettings) -> ModelSettings:
     """The Gaussian process of the evidence: one function, one label."""
     return ModelSettings(
-        N_EVIDENCE, 1, 1, n_inducing, "ard+linear", "full", inducing="free", normalise_inducing=False, mixing="identity"
+        settings.n_evidence,
+        1,
+        1,
+        settings.n_inducing,
+        "ard+linear",
+        "full",
+        inducing="free",
+        normalise_inducing=False,
+        mixing="identity",
     )
 
 
@@ -233,7 +254,7 @@ class Evidence(NamedTuple):
     Attributes:
         rows: of the pairs.
         labels: of the pairs, ascending in a row.
-        values: pairs x `N_EVIDENCE`.
+        values: pairs x `n_evidence` of the settings.
     """
 
     rows: NDArray[np.int64]
@@ -254,13 +275,14 @@ class LabelTreeModel(nn.Module):
         d, k = settings.n_features, settings.n_labels
         self.trees = cast("Sequence[LabelTree]", nn.ModuleList(LabelTree(levels, d, k) for levels in settings.trees))
         self.rows = Rows(settings)
-        self.combiner: VariationalModel = combiner_settings(settings.n_inducing).build()
+        self.combiner: VariationalModel = combiner_settings(settings).build()
+        self.regression = LocalRegression(settings.n_regressed) if settings.n_regressed else None
         self.centre: Tensor
         self.scale: Tensor
         self.background: Tensor
         self.log_counts: Tensor
-        self.register_buffer("centre", torch.zeros(N_EVIDENCE))
-        self.register_buffer("scale", torch.ones(N_EVIDENCE))
+        self.register_buffer("centre", torch.zeros(settings.n_evidence))
+        self.register_buffer("scale", torch.ones(settings.n_evidence))
         self.register_buffer("background", torch.zeros(()))
         self.register_buffer("log_counts", torch.zeros(k))
 
@@ -273,14 +295,36 @@ class LabelTreeModel(nn.Module):
         found = [tree.search(x, self.settings.beam, _BEST_OF_TREE) for tree in self.trees]
         labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
         nearest = self.rows.nearest(x, own)
+        regressed = RowWeights(np.zeros((n, 0), np.float32), np.ones(n, np.float32))
+        if self.regression is not None:
+            near, _, n_near = nearest
+            regressed = self.regression.of(x, near, n_near, self.rows.inputs(), self.rows.row_weights())
         candidates = np.zeros((n, N_CANDIDATES), np.int32)
-        values, counts = np.zeros((n, N_CANDIDATES, N_EVIDENCE), np.float32), np.zeros(n, np.int64)
+        values = np.zeros((n, N_CANDIDATES, self.settings.n_evidence), np.float32)
+        counts = np.zeros(n, np.int64)
         gather_evidence(
             n, labels, scores, sizes, *nearest, self.rows.row_weights(), self.rows.array("label_indptr"),
-            self.rows.array("labels"), self.log_counts.numpy(), candidates, values, counts,
+            self.rows.array("labels"), self.log_counts.numpy(), *regressed, self.frequencies(), candidates, values,
+            counts,
         )  # fmt: skip
         taken = np.arange(N_CANDIDATES) < counts[:, None]
         return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken])
+
+    def choose_regression(self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> None:
+        """Choose the kernel of the regression by what it says of some training rows, each left out.
+
+        Args:
+            x: inputs of the training rows, N x D.
+            y: their labels, N x K.
+            own: the rows to look at.
+        """
+        if self.regression is not None:
+            near, _, n_near = self.rows.nearest(x[own], own)
+            self.regression.choose(x, y, own, near, n_near, self.rows.row_weights(), self.frequencies())
+
+    def frequencies(self) -> NDArray[np.float32]:
+        """Shares of the training rows with each label that is among those that trees have seen, K."""
+        return np.asarray(np.expm1(self.log_counts.numpy()) / max(float(self.rows.row_weights().sum()), 1e-9))
 
     def scaled(self, evidence: Evidence) -> Tensor:
         """The evidence as the Gaussian process takes it."""
@@ -289,6 +333,8 @@ class LabelTreeModel(nn.Module):
     def is_sound(self) -> bool:
         """Whether all indices are such that compiled code stays within bounds: to be asked of tensors from a file."""
         in_domain = bool((self.scale > 0).all()) and 0 < float(self.background) < 1
+        if self.regression is not None:
+            in_domain &= float(self.regression.precision) > 0 and float(self.regression.noise) >= LEAST_NOISE
         return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in self.trees)
 
 

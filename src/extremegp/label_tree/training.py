@@ -13,15 +13,16 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from extremegp.errors import BudgetWarning, ModelFormatError
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels
 from extremegp.label_tree.combiner import train_combiner
-from extremegp.label_tree.evidence import N_EVIDENCE
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes, combiner_settings
 from extremegp.label_tree.nodes import fit_nodes
+from extremegp.label_tree.regression import LocalRegression
 from extremegp.progress import spoken
 from extremegp.storage.tensors import copy_state
 from extremegp.threads import within_quota
@@ -47,6 +48,7 @@ class TreeTraining:
         threshold: smaller weights are left out.
         n_held_out: training rows whose labels the trees do not see: what the evidence is worth is learnt from them.
         n_inducing: inducing inputs of the Gaussian process of the evidence.
+        n_regressed: nearest rows that the regression of the labels is on; 0 for no regression.
         beam: nodes of a level that a search goes on from.
         seed: decides everything.
         checkpoint_seconds: seconds between two savings.
@@ -60,6 +62,7 @@ class TreeTraining:
     threshold: float
     n_held_out: int
     n_inducing: int
+    n_regressed: int
     beam: int
     seed: int
     checkpoint_seconds: float = 20.0
@@ -245,7 +248,7 @@ class _Growth:
         trees = tuple(tuple(map(_sizes, levels)) for levels in self.nodes)
         settings = LabelTreeSettings(
             x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam,
-            weighted=self.weighted,
+            weighted=self.weighted, n_regressed=training.n_regressed,
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
@@ -269,9 +272,13 @@ class _Growth:
                 arrays |= {f"trees.{tree}.levels.{depth}.{name}": array for name, array in joined.items()}
             levels.clear()
         state = {name: torch.as_tensor(array) for name, array in arrays.items()}
-        state |= {"centre": torch.zeros(N_EVIDENCE), "scale": torch.ones(N_EVIDENCE), "background": torch.tensor(0.5)}
-        combiner = combiner_settings(training.n_inducing).build().state_dict()
-        state |= {f"combiner.{name}": tensor for name, tensor in combiner.items()}
+        n_evidence = settings.n_evidence
+        state |= {"centre": torch.zeros(n_evidence), "scale": torch.ones(n_evidence), "background": torch.tensor(0.5)}
+        parts: dict[str, nn.Module] = {"combiner": combiner_settings(settings).build()}
+        if training.n_regressed:
+            parts["regression"] = LocalRegression(training.n_regressed)
+        for name, part in parts.items():
+            state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
         copy_state(model, state, source=self.progress.path or "trees")
         if self.progress.resumed and not model.is_sound():
             raise ModelFormatError(f"{self.progress.path}: the finished nodes contradict themselves")

@@ -105,6 +105,9 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         return super().n_fitted(classifier, n_units, validated=validated) if held_out is None else held_out
 
     def evaluate(self, classifier: MultiLabelEstimator, request: EvaluateRequest, report: Report) -> None:
+        import numpy as np
+
+        from extremegp.engine.matrices import column_counts
         from extremegp.metrics import propensities
 
         source, ks = request.source, request.ks
@@ -117,6 +120,9 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         n_unknown = sum(len(set(labels)) for labels in given) - int(y.nnz) if isinstance(given, list) else 0
         inputs, predictor = classifier.features_.transform_new(x), classifier.predictor()
         counts = classifier.label_counts_
+        # Numbered labels have columns, whether or not a training row has them.
+        without_rows = column_counts(y)[np.asarray(counts) == 0]
+        n_unseen, n_unseen_entries = int(np.count_nonzero(without_rows)), int(without_rows.sum())
         of_labels = propensities(counts, classifier.n_rows_, *request.propensity)
         if y.shape[1] > DENSE_LABELS:
             ranked = predictor.top(inputs, max(CANDIDATES, TOP_JUDGED, *ks), request.by)
@@ -142,11 +148,19 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         report.lines(*rows.notes)
         if n_unknown:
             report.lines(f"{n_unknown} labels that training never saw are left out of the truth.")
+        if n_unseen:
+            share = percent(n_unseen_entries / y.nnz)
+            report.lines(
+                f"{n_unseen_entries} of the true labels ({share} %) have no training row, {n_unseen} of them "
+                "different: they count as true, and ranking metrics are the lower for them."
+            )
         result: dict[str, Any] = {
             "metrics": {name: reports.or_null(value) for name, value in metrics.items()},
             "n_rows": y.shape[0],
             "n_labels": y.shape[1],
             "n_unknown_label_entries": n_unknown,
+            "n_unseen_labels": n_unseen,
+            "n_unseen_label_entries": n_unseen_entries,
             "threshold": request.threshold,
             "exact_above": found.labels.exact_above,
         }

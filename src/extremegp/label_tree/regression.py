@@ -1,0 +1,242 @@
+"""Gaussian process regression of all labels at once, for every input on the training rows that are nearest to it.
+
+The regression of label k on m rows is t_k(x) = mu_k + sum_i w_i(x) (y_ik - mu_k), with row weights w = (K + S)^-1 k(x)
+that are the same for all labels (Rasmussen and Williams 2006, 2.2): whatever the number of labels, it costs one m x m
+factorisation. Only the nearest rows are taken (Vecchia 1988; Gramacy and Apley 2015), so that nothing grows with the
+number of rows either, and leaving a training row out is to take its neighbours without itself.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from typing import Any, NamedTuple, no_type_check
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from extremegp.engine.lengthscales import noises
+from extremegp.label_tree._compiled import in_lanes
+
+PRECISIONS, NOISES = (0.25, 0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
+"""Inverse squared lengthscales, beside that of the spread of the rows, and variances of the noise that are tried."""
+LEAST_NOISE = 1e-3
+_CHOOSING_ROWS = 250
+_ENTRIES = 1 << 20  # of the covariances that are held at once
+
+
+class RowWeights(NamedTuple):
+    """What the nearest rows count in the regression at each of B inputs.
+
+    Attributes:
+        weights: w, B x m; 0 where there are fewer rows.
+        variance: v = k(x, x) - k' (K + S)^-1 k, B, in [0, 1]: 1 where the regression knows nothing.
+    """
+
+    weights: NDArray[np.float32]
+    variance: NDArray[np.float32]
+
+
+class _Products(NamedTuple):
+    """Inner products of some inputs: with themselves, with their m nearest rows, and of these with each other."""
+
+    own: Float[Tensor, " B"]
+    across: Float[Tensor, "B m"]
+    among: Float[Tensor, "B m m"]
+    taken: Float[Tensor, "B m"]
+    counts: Float[Tensor, "B m"]
+
+
+@in_lanes
+@no_type_check
+def inner_products(
+    lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, nearest: Any, sizes: Any, row_indptr: Any,
+    row_indices: Any, row_data: Any, n_features: int, across: Any, among: Any,
+) -> None:  # fmt: skip
+    """Inner products of inputs with their nearest rows, and of these with each other.
+
+    Args:
+        lane: which part of the work.
+        n_lanes: of how many.
+        indptr: with `indices` and `data` the inputs, CSR, B x D.
+        indices: see `indptr`.
+        data: see `indptr`.
+        nearest: training rows, B x m.
+        sizes: how many there are.
+        row_indptr: with `row_indices` and `row_data` the training rows, CSR, N x D.
+        row_indices: see `row_indptr`.
+        row_data: see `row_indptr`.
+        n_features: D.
+        across: results from here on, zero before: x'z_a, B x m.
+        among: z_a'z_b for b <= a, B x m x m.
+    """
+    # The rows by their features: products then are sums of contiguous columns.
+    m, counts, place = across.shape[1], np.zeros(n_features, np.int32), np.empty(n_features, np.int32)
+    columns = np.empty((0, m), np.float32)
+    for i in range(lane, len(nearest), n_lanes):
+        n_columns, n_rows = 0, sizes[i]
+        for a in range(n_rows):
+            for j in range(row_indptr[nearest[i, a]], row_indptr[nearest[i, a] + 1]):
+                if counts[row_indices[j]] == 0:
+                    place[row_indices[j]] = n_columns
+                    n_columns += 1
+                counts[row_indices[j]] += 1
+        if n_columns > len(columns):
+            columns = np.empty((n_columns, m), np.float32)
+        columns[:n_columns] = 0
+        for a in range(n_rows):
+            products = among[i, a]
+            for j in range(row_indptr[nearest[i, a]], row_indptr[nearest[i, a] + 1]):
+                value, column = row_data[j], columns[place[row_indices[j]]]
+                column[a] = value
+                if counts[row_indices[j]] == 1:
+                    products[a] += value * value
+                else:
+                    for b in range(a + 1):
+                        products[b] += value * column[b]
+        products = across[i]
+        for j in range(indptr[i], indptr[i + 1]):
+            if counts[indices[j]] > 0:
+                column = columns[place[indices[j]]]
+                for b in range(n_rows):
+                    products[b] += data[j] * column[b]
+        for a in range(n_rows):
+            for j in range(row_indptr[nearest[i, a]], row_indptr[nearest[i, a] + 1]):
+                counts[row_indices[j]] = 0
+
+
+class LocalRegression(nn.Module):
+    """The regression of the labels on the m nearest rows, with the kernel exp(-p |x - z|^2 / 2) and noise s^2.
+
+    Rows that count w_i have noise s^2 / w_i.
+
+    Args:
+        n_nearest: m.
+    """
+
+    precision: Tensor
+    noise: Tensor
+
+    def __init__(self, n_nearest: int) -> None:
+        super().__init__()
+        self.n_nearest = n_nearest
+        self.register_buffer("precision", torch.ones(()))
+        self.register_buffer("noise", torch.ones(()))
+
+    def of(
+        self,
+        x: scipy.sparse.csr_matrix,
+        nearest: NDArray[np.int32],
+        sizes: NDArray[np.int64],
+        rows: scipy.sparse.csr_matrix,
+        counts: NDArray[np.float32],
+    ) -> RowWeights:
+        """Weights and variances at inputs.
+
+        Args:
+            x: inputs, B x D.
+            nearest: their nearest training rows, best first, at least m wide.
+            sizes: how many there are.
+            rows: inputs of the training rows, N x D.
+            counts: what each of these counts, N.
+        """
+        parts = [
+            self._solved(products, float(self.precision), float(self.noise))
+            for products in self._products(x, nearest, sizes, rows, counts)
+        ]
+        weights, variance = zip(*parts, strict=True) if parts else ((np.zeros((0, self.n_nearest)),), (np.zeros(0),))
+        return RowWeights(np.concatenate(weights).astype(np.float32), np.concatenate(variance).astype(np.float32))
+
+    def choose(
+        self,
+        x: scipy.sparse.csr_matrix,
+        y: scipy.sparse.csr_matrix,
+        own: NDArray[np.int64],
+        nearest: NDArray[np.int32],
+        sizes: NDArray[np.int64],
+        counts: NDArray[np.float32],
+        frequencies: NDArray[np.float32],
+    ) -> None:
+        """Take the kernel and the noise with the least squared error at training rows, each left out.
+
+        Args:
+            x: inputs of the training rows, N x D.
+            y: their labels, N x K.
+            own: the rows to look at.
+            nearest: the nearest of the other rows to each of them, at least m wide.
+            sizes: how many there are.
+            counts: what rows count, N.
+            frequencies: mu, K.
+        """
+        some = np.linspace(0, len(own) - 1, min(len(own), _CHOOSING_ROWS)).round().astype(np.int64)
+        own, nearest, sizes = own[some], nearest[some][:, : self.n_nearest], sizes[some]
+        norms = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel()
+        spread = float(norms.mean() - np.square(np.asarray(x.mean(axis=0), dtype=np.float64)).sum())
+        scale = 1 / max(spread, 1e-12)
+        grid = list(itertools.product([scale * precision for precision in PRECISIONS], NOISES))
+        errors, first = np.zeros(len(grid)), 0
+        squares = float(np.square(frequencies, dtype=np.float64).sum())
+        for products in self._products(x[own], nearest, sizes, x, counts):
+            part = slice(first, first + len(products.own))
+            first = part.stop
+            truth, near = y[own[part]], nearest[part]
+            for number, (precision, noise) in enumerate(grid):
+                weights, _ = self._solved(products, precision, noise)
+                starts = np.arange(0, weights.size + 1, weights.shape[1])
+                shape = len(weights), x.shape[0]
+                left = truth - scipy.sparse.csr_matrix((weights.ravel(), near.ravel(), starts), shape=shape) @ y
+                rest = 1 - weights.sum(axis=1)
+                each = np.asarray(left.multiply(left).sum(axis=1)).ravel() - 2 * rest * (left @ frequencies)
+                errors[number] += counts[own[part]] @ (each + rest**2 * squares)
+        precision, noise = grid[int(np.argmin(errors))]
+        self.precision.fill_(precision)
+        self.noise.fill_(noise)
+
+    def _products(
+        self,
+        x: scipy.sparse.csr_matrix,
+        nearest: NDArray[np.int32],
+        sizes: NDArray[np.int64],
+        rows: scipy.sparse.csr_matrix,
+        counts: NDArray[np.float32],
+    ) -> Iterator[_Products]:
+        m = self.n_nearest
+        piece = max(1, _ENTRIES // m**2)
+        for start in range(0, x.shape[0], piece):
+            some = x[start : start + piece]
+            n, near, size = (
+                some.shape[0],
+                nearest[start : start + piece, :m],
+                np.minimum(sizes[start : start + piece], m),
+            )
+            across, among = np.zeros((n, m), np.float32), np.zeros((n, m, m), np.float32)
+            inner_products(
+                n, some.indptr, some.indices, some.data, near, size, rows.indptr, rows.indices, rows.data,
+                rows.shape[1], across, among,
+            )  # fmt: skip
+            own = np.asarray(some.multiply(some).sum(axis=1), dtype=np.float32).ravel()
+            taken = (np.arange(m) < size[:, None]).astype(np.float32)
+            arrays = (own, across, among, taken, np.where(taken > 0, counts[near], np.float32(1)))
+            yield _Products(*map(torch.from_numpy, arrays))
+
+    @staticmethod
+    def _solved(products: _Products, precision: float, noise: float) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        own, across, among, taken, counts = products
+        norms = among.diagonal(dim1=1, dim2=2)
+
+        def kernel(exponents: Tensor) -> Tensor:
+            return (precision * exponents).clamp_(max=0.0).exp_()
+
+        # Rows that are missing have no covariance with any other. Of `among` the lower triangle is there.
+        covariance = kernel(among - 0.5 * norms.unsqueeze(2) - 0.5 * norms.unsqueeze(1))
+        covariance *= taken.unsqueeze(2) * taken.unsqueeze(1)
+        covariance.diagonal(dim1=1, dim2=2).copy_(1 + noises(noise, counts))
+        with_input = kernel(across - 0.5 * norms - 0.5 * own.unsqueeze(1)) * taken
+        factor = torch.linalg.cholesky(covariance)
+        weights = torch.cholesky_solve(with_input.unsqueeze(2), factor).squeeze(2)
+        variance = (1 - (weights * with_input).sum(1)).clamp(min=0.0)
+        return weights.numpy(), variance.numpy()
