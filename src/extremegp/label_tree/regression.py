@@ -236,7 +236,8 @@ class LocalRegression(nn.Module):
         covariance *= taken.unsqueeze(2) * taken.unsqueeze(1)
         covariance.diagonal(dim1=1, dim2=2).copy_(1 + noises(noise, counts))
         with_input = kernel(across - 0.5 * norms - 0.5 * own.unsqueeze(1)) * taken
-        factor = torch.linalg.cholesky(covariance)
-        weights = torch.cholesky_solve(with_input.unsqueeze(2), factor).squeeze(2)
+        # In float64, or the number of threads would show: rows may be nearly alike.
+        factor = torch.linalg.cholesky(covariance.double())
+        weights = torch.cholesky_solve(with_input.double().unsqueeze(2), factor).squeeze(2).float()
         variance = (1 - (weights * with_input).sum(1)).clamp(min=0.0)
         return weights.numpy(), variance.numpy()
