@@ -68,7 +68,7 @@ def test_info_says_what_was_tried_for_hyper_parameters(files: Path, tmp_path: Pa
     run("train", files / "train.txt", "--out", folder, "--set", "latents=landmarks", "--set", "epochs=3", "--quiet")
     told = json.loads(run("info", folder, "--json", "-").stdout)["hyperparameters"]
     assert told == [asdict(each) for each in extremegp.load(folder).hyperparameters_ or ()]
-    kernel, utilities, noise = told
+    family, kernel, utilities, noise = told
     shown, everything = (run("info", folder, *more).stdout for more in ((), ("--all",)))
     lines, all_lines = ([line.split() for line in text.splitlines()] for text in (shown, everything))
     assert ["median", "lengthscale", f"{kernel['chosen']['median_lengthscale']:.4g}"] in lines
@@ -77,8 +77,12 @@ def test_info_says_what_was_tried_for_hyper_parameters(files: Path, tmp_path: Pa
     listed = ", ".join(f"{scale:.4g}" for scale in scales).split()
     assert ["weight", "scale", f"{utilities['chosen']['weight_scale']:.4g}", *listed] in lines
     assert ["noise", "variance", f"{noise['chosen']['noise_variance']:.4g}"] in [line[:3] for line in lines]
-    for each in (*utilities["tried"], *noise["tried"]):
-        line = [f"{value:.4g}" for value in each.values()]
+    assert ["kernel", *family["chosen"]["kernel"].split()] == next(line for line in lines if line[:1] == ["kernel"])[
+        : 1 + len(family["chosen"]["kernel"].split())
+    ]
+    for each in (*family["tried"], *utilities["tried"], *noise["tried"]):
+        values = [value if isinstance(value, str) else f"{value:.4g}" for value in each.values()]
+        line = " ".join(values).split()
         assert line not in lines
         assert line in all_lines
 

@@ -15,7 +15,8 @@ from extremegp.engine.block_shares import block_factors
 from extremegp.engine.blocks import Block
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.latents import SumLatents
-from extremegp.engine.mean import RegressionMean, fit_regression, learn_lengthscales
+from extremegp.engine.lengthscales import learn_lengthscales
+from extremegp.engine.mean import RegressionMean, fit_regression
 from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import SparseRows
 from extremegp.errors import SettingsError

@@ -10,11 +10,12 @@ import torch
 from tests.models import random_inputs
 
 from extremegp.engine import feature_regression, lengthscales
+from extremegp.engine.families import FAMILIES, covariances_of
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import FeatureGP, Marginals
-from extremegp.engine.lengthscales import _gram, _LeftOutError, learn_lengthscales
+from extremegp.engine.lengthscales import _exponents, _LeftOutError, learn_lengthscales
 from extremegp.engine.likelihoods import BernoulliLabels, Softmax
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
@@ -248,8 +249,11 @@ def test_a_model_of_features_and_of_rows_are_the_same():
         np.testing.assert_allclose(one, other, atol=2e-4)
 
 
+@pytest.mark.parametrize("family", range(len(FAMILIES)))
 @pytest.mark.parametrize("sparse", [True, False])
-def test_the_error_left_out_has_the_gradient_of_its_differences(sparse: bool, monkeypatch: pytest.MonkeyPatch):
+def test_the_error_left_out_has_the_gradient_of_its_differences(
+    sparse: bool, family: int, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(lengthscales, "_COLUMNS", 4)
     x = _x(12)
     rows = scipy.sparse.csr_matrix(x) if sparse else x
@@ -257,7 +261,9 @@ def test_the_error_left_out_has_the_gradient_of_its_differences(sparse: bool, mo
     start = torch.randn(D, generator=torch.Generator().manual_seed(1)) * 0.3
 
     def error(log_weights: torch.Tensor) -> torch.Tensor:
-        found: torch.Tensor = _LeftOutError.apply(_gram(rows, log_weights) + 0.3 * torch.eye(12), targets, counts)
+        found: torch.Tensor = _LeftOutError.apply(
+            covariances_of(_exponents(rows, log_weights), family) + 0.3 * torch.eye(12), targets, counts
+        )
         return found
 
     moved = start.clone().requires_grad_()

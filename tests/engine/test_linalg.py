@@ -7,7 +7,14 @@ import pytest
 import torch
 from torch.autograd import gradcheck
 
-from extremegp.engine.linalg import JitterWarning, NotPositiveDefiniteError, inverse, inverse_cholesky, lower_triangular
+from extremegp.engine import linalg
+from extremegp.engine.linalg import (
+    JitterWarning,
+    NotPositiveDefiniteError,
+    inverse_cholesky,
+    inverse_diagonal,
+    lower_triangular,
+)
 
 
 def _covariance(size: int, rank: int | None = None) -> torch.Tensor:
@@ -24,9 +31,13 @@ def test_the_factor_inverts_the_covariance_with_jitter():
     assert (factor.diagonal() > 0).all()
 
 
-def test_the_inverse_is_that_of_numpy():
-    covariance = _covariance(6)
-    np.testing.assert_allclose(inverse(covariance), np.linalg.inv(covariance.numpy()), rtol=1e-8, atol=1e-10)
+@pytest.mark.parametrize("size", [1, 6, 13])
+def test_the_diagonal_of_the_inverse_is_that_of_numpy(size: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(linalg, "_BLOCK_ROWS", 3)
+    covariance = _covariance(size)
+    factor = torch.linalg.cholesky(covariance)
+    expected = np.linalg.inv(covariance.numpy()).diagonal()
+    np.testing.assert_allclose(inverse_diagonal(factor), expected, rtol=1e-8, atol=1e-10)
 
 
 def test_its_gradient_passes_gradcheck():

@@ -11,7 +11,8 @@ from tests.models import random_inputs, random_labels, sparse_rows
 
 from extremegp.engine import lengthscales, scaled_rows
 from extremegp.engine import mean as regression
-from extremegp.engine.mean import RegressionMean, fit_regression, learn_lengthscales, points_kept
+from extremegp.engine.lengthscales import learn_lengthscales
+from extremegp.engine.mean import RegressionMean, fit_regression, points_kept
 
 N, D, K = 30, 6, 4
 
@@ -93,7 +94,7 @@ def test_learnt_lengthscales_favour_features_that_matter():
     rng = np.random.default_rng(0)
     x = rng.normal(size=(200, D))
     y = np.stack([x[:, 0] > 0, x[:, 1] > 0], axis=1).astype(np.float64)
-    log_weights, noise, _ = learn_lengthscales(_csr(x), _csr(y), rng=rng)
+    log_weights, noise, *_ = learn_lengthscales(_csr(x), _csr(y), rng=rng)
     assert log_weights[:2].min() > log_weights[2:].max() + 1
     assert 0 < noise < 1
 
@@ -178,7 +179,7 @@ def test_an_array_gives_the_regression_of_the_same_numbers_as_csr(subset: bool):
     fitted = {}
     for kind, rows in (("dense", x.astype(np.float32)), ("sparse", _csr(x))):
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(regression, "learn_lengthscales", lambda *_, **__: learnt["sparse"])
+            patch.setattr(regression, "learn_kernel", lambda *_, **__: learnt["sparse"])
             fitted[kind] = fit_regression(rows, _csr(y), rng=np.random.default_rng(0), link="log", n_points=n_points)
     np.testing.assert_allclose(fitted["dense"].logits, fitted["sparse"].logits, atol=2e-4)
     new = random_inputs(7, D, seed=9)
@@ -214,7 +215,7 @@ def _with_weights(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> r
 def known_lengthscales(monkeypatch: pytest.MonkeyPatch) -> tuple[np.ndarray, float]:
     known = np.linspace(-0.5, 1.0, D, dtype=np.float32), 0.1
     learnt = lengthscales.Learnt(*known, np.ones(1, np.float32))
-    monkeypatch.setattr(regression, "learn_lengthscales", lambda x, y, rng, weights, blocks: learnt)
+    monkeypatch.setattr(regression, "learn_kernel", lambda x, y, rng, weights, blocks: learnt)
     return known
 
 
@@ -275,8 +276,8 @@ def test_a_weighted_row_is_left_out_with_all_its_weight(
 def test_the_scale_of_the_weights_goes_into_the_noise():
     x, y = _data()
     learn = {"rng": np.random.default_rng(0)}
-    plain, noise, _ = learn_lengthscales(_csr(x), _csr(y), **learn)
-    scaled, noise_of_ten, _ = learn_lengthscales(
+    plain, noise, *_ = learn_lengthscales(_csr(x), _csr(y), **learn)
+    scaled, noise_of_ten, *_ = learn_lengthscales(
         _csr(x), _csr(y), rng=np.random.default_rng(0), weights=np.full(N, 10.0)
     )
     np.testing.assert_allclose(scaled, plain, atol=1e-2)

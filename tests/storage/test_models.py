@@ -305,7 +305,9 @@ ALTERATIONS: dict[str, Callable[[Path], None]] = {
     "hyper-parameters with more": lambda folder: _rewrite(folder, config=_selection(evil=1)),
     "hyper-parameters by a number": lambda folder: _rewrite(folder, config=_selection(by=1)),
     "hyper-parameters of which none was chosen": lambda folder: _rewrite(folder, config=_selection(chosen={})),
-    "hyper-parameters that are strings": lambda folder: _rewrite(folder, config=_selection(chosen={"noise": "1"})),
+    "hyper-parameters that move the cursor": lambda folder: _rewrite(
+        folder, config=_selection(chosen={"noise": "\x1b[2J"})
+    ),
     "hyper-parameters that are endless": lambda folder: _rewrite(
         folder, config=_selection(tried=[{"noise": float("inf"), "score": 1.0}])
     ),

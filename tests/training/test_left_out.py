@@ -52,7 +52,7 @@ def _refits(x: np.ndarray, y: np.ndarray, kind: str, *, leave_out: bool) -> np.n
 @pytest.fixture
 def known_hyperparameters(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "extremegp.engine.mean.learn_lengthscales",
+        "extremegp.engine.mean.learn_kernel",
         lambda x, y, rng, weights, blocks: Learnt(LOG_WEIGHTS, NOISE, np.ones(1, np.float32)),
     )
 

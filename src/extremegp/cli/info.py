@@ -137,15 +137,19 @@ def _show_selection(report: Report, selection: Selection, *, everything: bool) -
     """Show which hyper-parameters won, of which values and by what; or everything that was tried."""
     names, tried = [*selection.chosen], selection.tried
     lines = [
-        (name.replace("_", " "), f"{value:.4g}", ", ".join(f"{each:.4g}" for each in sorted({t[name] for t in tried})))
+        (name.replace("_", " "), _value(value), ", ".join(map(_value, sorted({t[name] for t in tried}))))
         for name, value in selection.chosen.items()
     ]
     of_many = ("tried",) if tried else ()
     report.table(f"chosen by {selection.by}", ("", "value", *of_many), [line[: 2 + len(of_many)] for line in lines])
     if tried and everything:
         names.append("score")
-        scores = [tuple(f"{each[name]:.4g}" for name in names) for each in tried]
+        scores = [tuple(_value(each[name]) for name in names) for each in tried]
         report.table("what each was worth", [name.replace("_", " ") for name in names], scores)
+
+
+def _value(value: float | str) -> str:
+    return value if isinstance(value, str) else f"{value:.4g}"
 
 
 def _told(data: DataOrigin) -> str:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,16 +14,18 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from extremegp.engine.blocks import Block, columns_of
+from extremegp.engine.families import FAMILIES
+from extremegp.engine.lengthscales import Learnt
 from extremegp.engine.linalg import JitterWarning, inverse_cholesky
 from extremegp.engine.part import Part
 from extremegp.engine.scaled_rows import ScaledRows, as_array, as_csr
-from extremegp.engine.sparse import Inputs, Matrix
+from extremegp.engine.sparse import Inputs, Matrix, fill
 
 _JITTER = 1e-5  # of a covariance with ones on its diagonal
 
 
 class KeptRows(Part):
-    """M rows Z and the kernel exp(-1/2 sum_d w_d (x_d - z_d)^2), or a sum of such kernels of blocks of the features.
+    """M rows Z and a kernel of sum_d w_d (x_d - z_d)^2, of one of `FAMILIES`, or a sum of such kernels of blocks.
 
     Args:
         n_points: M.
@@ -40,6 +42,7 @@ class KeptRows(Part):
     columns: Int[Tensor, " n_stored"]
     values: Float[Tensor, " n_stored"]
     weights: Float[Tensor, " D"]
+    family: Int[Tensor, ""]
     shares: Float[Tensor, " n_blocks"]
 
     def __init__(
@@ -61,14 +64,28 @@ class KeptRows(Part):
             self.register_buffer("columns", torch.zeros(n_stored, dtype=torch.int64))
             self.register_buffer("values", torch.zeros(n_stored))
         self.register_buffer("weights", torch.ones(n_features))
+        self.register_buffer("family", torch.tensor(0))
         if len(self.blocks) > 1:
             self.register_buffer("shares", torch.full((len(self.blocks),), 1 / len(self.blocks)))
-        self.index_limits = {"rows": n_points, "columns": n_features}
+        self.index_limits = {"rows": n_points, "columns": n_features, "family": len(FAMILIES)}
         self.value_limits = {"weights": (0.0, math.inf), "shares": (0.0, math.inf)}
         self._scaled: tuple[ScaledRows, tuple[Any, ...]] | None = None
 
     def __len__(self) -> int:
         return self.n_points
+
+    def expect(self, names: Collection[str]) -> None:
+        """Models of earlier versions know the first family alone."""
+        if "family" not in names:
+            self._buffers.pop("family", None)
+
+    @torch.no_grad()
+    def set_kernel(self, learnt: Learnt) -> None:
+        """Take weights, family and shares of the blocks that were learnt."""
+        fill(self.weights, np.exp(learnt.log_weights))
+        self.family.fill_(learnt.family)
+        if len(self.blocks) > 1:
+            fill(self.shares, learnt.shares)
 
     def covariances(self, x: Matrix | Inputs) -> Iterator[Float[Tensor, "n M"]]:
         """k(x_i, z_j) of rows x, a block of rows at a time."""
@@ -110,14 +127,16 @@ class KeptRows(Part):
         # Loading replaces or overwrites the buffers; a copy of what the points were made of tells.
         held = [
             buffer
-            for name in ("points", "values", "weights", "shares")
+            for name in ("points", "values", "weights", "family", "shares")
             if (buffer := self._buffers.get(name)) is not None
         ]
         source = tuple(of for buffer in held for of in (buffer, buffer._version))
         if self._scaled is None or not all(a is b for a, b in zip(self._scaled[1], source, strict=True)):
             shares = self.shares.tolist() if len(self.blocks) > 1 else [1.0]
             scale = self.weights.sqrt().cpu()
-            self._scaled = ScaledRows(self._kept(), columns_of(self.blocks), scale, shares, lone=self.lone), source
+            family = int(self.family) if "family" in self._buffers else 0
+            parts = columns_of(self.blocks)
+            self._scaled = ScaledRows(self._kept(), parts, scale, shares, family=family, lone=self.lone), source
         return self._scaled[0]
 
     def _kept(self) -> list[Any]:

@@ -16,6 +16,7 @@ from extremegp.errors import ExtremeGPError
 
 MAX_RELATIVE_JITTER = 1e-3
 _EXACT_COLUMNS, _BLOCK_COLUMNS = 2048, 256
+_BLOCK_ROWS = 512
 
 
 class JitterWarning(UserWarning):
@@ -69,10 +70,29 @@ def inverse_cholesky(
     return inverse
 
 
-def inverse(covariance: Float[Tensor, "M M"]) -> Float[Tensor, "M M"]:
-    """The inverse of a positive definite matrix, without gradient."""
-    found: Tensor = torch.cholesky_inverse(cholesky(covariance))
-    return found
+def inverse_diagonal(factor: Float[Tensor, "M M"]) -> Float[Tensor, " M"]:
+    """diag (L L')^-1 of a lower triangular L, which is overwritten; without gradient.
+
+    By halves, whose products take most of the time: several times as fast as the whole inverse.
+    """
+    _invert(factor)
+    squares = torch.zeros(len(factor), dtype=factor.dtype, device=factor.device)
+    for start in range(0, len(factor), _BLOCK_ROWS):
+        squares += factor[start : start + _BLOCK_ROWS].square().sum(0)
+    return squares
+
+
+def _invert(factor: Float[Tensor, "M M"]) -> None:
+    """L^-1 in the place of L."""
+    size = len(factor)
+    if size <= _BLOCK_ROWS:
+        identity = torch.eye(size, dtype=factor.dtype, device=factor.device)
+        factor.copy_(torch.linalg.solve_triangular(factor, identity, upper=False))
+        return
+    half = size // 2
+    _invert(factor[:half, :half])
+    _invert(factor[half:, half:])
+    factor[half:, :half] = (factor[half:, half:] @ (factor[half:, :half] @ factor[:half, :half])).neg_()
 
 
 class _InverseFactor(torch.autograd.Function):

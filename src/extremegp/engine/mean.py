@@ -19,8 +19,8 @@ from torch import Tensor, nn
 
 from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.kept_rows import KeptRows
-from extremegp.engine.lengthscales import chosen, frequencies_of, learn_lengthscales, noises
-from extremegp.engine.linalg import inverse, inverse_cholesky
+from extremegp.engine.lengthscales import Learnt, chosen, frequencies_of, learn_kernel, noises
+from extremegp.engine.linalg import cholesky, inverse_cholesky, inverse_diagonal
 from extremegp.engine.links import Link
 from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import Inputs, Matrix, fill
@@ -31,7 +31,7 @@ _FLOOR = 5e-3
 class RegressionMean(KeptRows):
     """c link t_k(x), with t_k(x) = mu_k + k(x, X) a_k the regression of label k, and c learnt with the classifier.
 
-    The kernel is exp(-1/2 sum_d w_d (x_d - z_d)^2). The link is the logit for labels that are present or not, with t
+    The kernel is of one of `FAMILIES`. The link is the logit for labels that are present or not, with t
     kept from 0.005 to 0.995, and the logarithm for one class out of K, with t kept above 0.005.
 
     Args:
@@ -68,25 +68,25 @@ class RegressionMean(KeptRows):
 
     def fit(self, data: TrainingData) -> NDArray[np.float32]:
         """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
-        return self.linked(self.regress(data).left_out).float().numpy()
+        return self.linked(self.regress(data, self.learnt(data)).left_out).float().numpy()
+
+    def learnt(self, data: TrainingData) -> Learnt:
+        """Kernel and noise for training data."""
+        return learn_kernel(data.x, data.y, rng=data.rng, weights=data.weights, blocks=self.blocks)
 
     @torch.no_grad()
-    def regress(self, data: TrainingData) -> Regressed:
-        """Become the regression of the labels of all rows, with lengthscales and noise learnt first.
+    def regress(self, data: TrainingData, learnt: Learnt) -> Regressed:
+        """Become the regression of the labels of all rows, with this kernel and noise.
 
         With fewer points than rows it is that of the features k_Z(x) of as many rows Z (subset of regressors), which
         has closed leave-one-out predictions too. Weights of rows are precisions: the noise variance of each row is
         divided by its own.
         """
         x, y = data.x, data.y
-        with torch.enable_grad():
-            learnt = learn_lengthscales(x, y, rng=data.rng, weights=data.weights, blocks=self.blocks)
-        data.selections.append(learnt.selection(with_noise=True))
+        data.selections.extend(learnt.selections(with_noise=True))
         precisions = None if data.weights is None else torch.from_numpy(data.weights)
         self.keep(x[chosen(x.shape[0], len(self))])
-        fill(self.weights, np.exp(learnt.log_weights))
-        if len(self.blocks) > 1:
-            fill(self.shares, learnt.shares)
+        self.set_kernel(learnt)
         fill(self.frequencies, frequencies_of(y, data.weights))
         solve = _solve_all if len(self) == x.shape[0] else _solve_subset
         coefficients, left_out = solve(self, x, y, learnt.noise, precisions)
@@ -196,9 +196,10 @@ def _solve_all(
     targets = torch.from_numpy(y.toarray()).float()
     covariance = mean.gram().float()
     covariance.diagonal().add_(noise if precisions is None else noises(noise, precisions).float())
-    precision = inverse(covariance)
-    coefficients = precision @ (targets - mean.frequencies)
-    return coefficients, targets - coefficients / precision.diagonal().unsqueeze(1)
+    factor = cholesky(covariance)
+    del covariance
+    coefficients = torch.cholesky_solve(targets - mean.frequencies, factor)
+    return coefficients, targets - coefficients / inverse_diagonal(factor).unsqueeze(1)
 
 
 def _solve_subset(

@@ -8,7 +8,7 @@ from __future__ import annotations
 import inspect
 from abc import ABC
 from collections.abc import Collection, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, ClassVar, Literal, NamedTuple, Self
 
@@ -56,6 +56,11 @@ class TrainingData:
     def n_counted(self) -> int:
         """How many rows these count as: the sum of their weights, at least one."""
         return self.n_rows if self.weights is None else max(1, round(float(self.weights.sum())))
+
+    def some(self, rows: NDArray[np.int64]) -> TrainingData:
+        """Some of the rows by themselves."""
+        weights = None if self.weights is None else self.weights[rows]
+        return replace(self, x=self.x[rows], y=self.y[rows], weights=weights, selections=[])
 
     @cached_property
     def frequencies(self) -> NDArray[np.float64]:

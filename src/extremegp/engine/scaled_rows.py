@@ -11,19 +11,21 @@ import torch
 from torch import Tensor
 
 from extremegp.engine.blocks import Columns
+from extremegp.engine.families import covariances_of
 from extremegp.engine.sparse import Inputs, Matrix, SparseRows
 
 _BLOCK_ELEMENTS = 1 << 24
 
 
 class ScaledRows:
-    """Rows in the coordinates where the kernel of a block is exp(-1/2 ||x - z||^2), as CSR or as an array.
+    """Rows in the coordinates where the kernel of a block is a function of ||x - z||, as CSR or as an array.
 
     Args:
         rows: the columns of every block by themselves.
         parts: where these stand among all columns.
         scale: by which columns are multiplied, D.
         shares: of the blocks in their sum.
+        family: of the kernels, its number among `FAMILIES`.
         lone: whether a row without any entry in a sparse block has no covariance with others there.
     """
 
@@ -34,9 +36,10 @@ class ScaledRows:
         scale: Tensor,
         shares: Sequence[float],
         *,
+        family: int = 0,
         lone: bool = False,
     ) -> None:
-        self.parts, self.scale, self.shares, self.lone = parts, scale, shares, lone
+        self.parts, self.scale, self.shares, self.family, self.lone = parts, scale, shares, family, lone
         scaled = [_scaled(x, scale[part.range], dense=part.dense) for x, part in zip(rows, parts, strict=True)]
         self.x, self.norms = ([*of_blocks] for of_blocks in zip(*scaled, strict=True))
 
@@ -46,7 +49,7 @@ class ScaledRows:
     def of_rows(self, x: Matrix | Inputs) -> ScaledRows:
         """Other rows in the same coordinates."""
         rows = [part.of_matrix(x) for part in self.parts]
-        return ScaledRows(rows, self.parts, self.scale, self.shares, lone=self.lone)
+        return ScaledRows(rows, self.parts, self.scale, self.shares, family=self.family, lone=self.lone)
 
     def covariances(self, points: ScaledRows) -> Iterator[Tensor]:
         """k(x_i, z_j), a block of rows at a time."""
@@ -66,7 +69,7 @@ class ScaledRows:
         exponent = exponent if self.parts[b].dense else torch.from_numpy(exponent.toarray())
         exponent -= 0.5 * self.norms[b][rows, None]
         exponent -= 0.5 * points.norms[b]
-        total: Tensor = exponent.clamp_(max=0.0).exp_()
+        total = covariances_of(exponent.clamp_(max=0.0), self.family)
         if self.lone and not self.parts[b].dense:
             total *= (self.norms[b][rows, None] > 0) & (points.norms[b] > 0)
         return total

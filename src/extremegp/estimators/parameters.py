@@ -145,7 +145,8 @@ class SparseGPParameters:
         kernel: of "gp": "linear", "se", "se+linear", "matern12", "matern32", "matern52", "arccos0" or "arccos1" with
             one weight for all features; "linear-ell", "ard", "ard+linear", "matern12-ard" and so on with one for each;
             "se-p-ell" with one for each latent function. "+white" after any of them adds white noise. Or a `Kernel` of
-            your own. "auto" is "ard".
+            your own. "auto" is "ard"; of other latents, and of a mean function that is a regression, it is the family
+            that predicts training rows left out best, with a weight for each feature: see `hyperparameters_`.
         linear_term: add an exact linear Gaussian process on the D features to every latent function; "auto" does so
             where D is at least 2 M and the mean function is zero.
         posterior: family of q(u): "shared-basis", "mean-field", "full" (whitened), "full-u" or "parsimonious".

@@ -149,16 +149,19 @@ def _is_selection(values: Any) -> bool:
     chosen, tried = values["chosen"], values["tried"]
     return (
         isinstance(values["by"], str)
-        and _are_numbers(chosen)
+        and _are_values(chosen)
         and isinstance(tried, list)
-        and all(_are_numbers(each) and each.keys() == {*chosen, "score"} for each in tried)
+        and all(_are_values(each) and each.keys() == {*chosen, "score"} for each in tried)
     )
 
 
-def _are_numbers(values: Any) -> bool:
-    """Whether they are numbers by name, and at least one."""
-    numbers = values.values() if isinstance(values, dict) else ()
-    return len(numbers) > 0 and all(type(each) in (int, float) and math.isfinite(each) for each in numbers)
+def _are_values(values: Any) -> bool:
+    """Whether they are numbers or words by name, and at least one."""
+    found = values.values() if isinstance(values, dict) else ()
+    return len(found) > 0 and all(
+        (isinstance(each, str) and each.isprintable()) or (type(each) in (int, float) and math.isfinite(each))
+        for each in found
+    )
 
 
 def label_titles(titles: Any, n_labels: int, folder: str | Path) -> list[str] | None:

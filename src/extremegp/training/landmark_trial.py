@@ -72,8 +72,7 @@ class SomeRows(NamedTuple):
         landmarks = Landmarks(kept, n_stored, data.x.shape[1], blocks=blocks)
         points = landmarks.kept
         points.keep(x[chosen(len(rows), kept)])
-        if len(points.blocks) > 1:
-            points.shares.copy_(torch.from_numpy(learnt.shares))
+        points.set_kernel(learnt)
         return cls(landmarks, x, data.y[rows], None if data.weights is None else data.weights[rows])
 
     @classmethod

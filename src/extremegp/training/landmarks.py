@@ -1,6 +1,6 @@
 """Where Gaussian processes with landmarks start: kernel and amplitude, by what predicts rows held out.
 
-Weights of the features come from the regression of the labels in closed form (`learn_lengthscales`). What a classifier
+Weights of the features come from the regression of the labels in closed form (`learn_kernel`). What a classifier
 wants besides is how smooth its utilities are beside those of the regression, and how large: two numbers for all labels,
 chosen by the log-likelihood of rows held out of a part of the training rows.
 """
@@ -8,7 +8,7 @@ chosen by the log-likelihood of rows held out of a part of the training rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -19,13 +19,14 @@ from numpy.typing import NDArray
 from extremegp.engine.blocks import Block
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.latents import FeatureGP
-from extremegp.engine.lengthscales import Learnt, chosen, learn_lengthscales
+from extremegp.engine.lengthscales import Learnt, chosen, learn_kernel
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import fill
+from extremegp.training.grids import climbed
 from extremegp.training.label_variances import widen
 from extremegp.training.landmark_trial import TRIAL_ROWS, HeldOut, SomeRows, Trial
 
@@ -73,13 +74,13 @@ def choose(
         blocks: blocks of the features.
         own_functions: whether each label has a function of its own.
     """
-    learnt = learn_lengthscales(data.x, data.y, rng=data.rng, weights=data.weights, blocks=blocks)
+    learnt = learn_kernel(data.x, data.y, rng=data.rng, weights=data.weights, blocks=blocks)
     n_utilities = likelihood.n_utilities(data.y.shape[1])
     trial = Trial.of(data, likelihood, learnt, blocks)
     if trial is None:
         by = "default: there are too few rows to hold any out"
         selection = Selection(by, {"weight_scale": 1.0, "utility_variance": 1.0})
-        return Choice(learnt, np.ones(n_utilities), True, [learnt.selection(with_noise=False), selection])
+        return Choice(learnt, np.ones(n_utilities), True, [*learnt.selections(with_noise=False), selection])
     tried: dict[tuple[float, float], HeldOut] = {}
 
     def score(place: tuple[int, int]) -> float:
@@ -88,13 +89,13 @@ def choose(
             tried[key] = trial.scores(learnt.log_weights + math.log(key[0]), key[1])
         return tried[key].mean
 
-    at = _climbed(score, _FIRST, (len(SCALES), len(AMPLITUDES)), _NOTICED)
+    at = climbed(score, _FIRST, (len(SCALES), len(AMPLITUDES)), _NOTICED)
     best = SCALES[at[0]], AMPLITUDES[at[1]]
     scaled = learnt._replace(log_weights=learnt.log_weights + math.log(best[0]))
     won = {"weight_scale": best[0], "utility_variance": best[1]}
     by = _BY if own_functions else f"{_BY}; functions that are mixed take the scale alone"
     selection = Selection.of(by, won, [(key, scores.mean) for key, scores in tried.items()])
-    selections = [scaled.selection(with_noise=False), selection]
+    selections = [*scaled.selections(with_noise=False), selection]
     with_mean = Choice(scaled, np.full(n_utilities, best[1]), True, selections)
     if own_functions and likelihood.has_label_terms:
         # Where a mean function is plainly worth it the evidence is not looked at.
@@ -110,39 +111,8 @@ def choose(
             quantiles = np.quantile(variances, (0, 0.5, 1)).tolist()
             names = ("smallest_utility_variance", "median_utility_variance", "largest_utility_variance")
             own = Selection(_BY_EVIDENCE, dict(zip(names, quantiles, strict=True)))
-            return Choice(found, variances, False, [found.selection(with_noise=False), own])
+            return Choice(found, variances, False, [*found.selections(with_noise=False), own])
     return with_mean
-
-
-def _climbed(
-    score: Callable[[tuple[int, int]], float], at: tuple[int, int], sizes: tuple[int, int], noticed: float
-) -> tuple[int, int]:
-    """A place of a grid with no better neighbour along either axis, from one place upwards.
-
-    Args:
-        score: of a place, a log-likelihood.
-        at: where to start.
-        sizes: of the grid.
-        noticed: by which share a score must be higher to be better.
-    """
-
-    def is_better(place: tuple[int, int], other: tuple[int, int]) -> bool:
-        return score(place) > score(other) + noticed * abs(score(other))
-
-    while True:
-        neighbours = [(at[0], at[1] + 1), (at[0], at[1] - 1), (at[0] + 1, at[1]), (at[0] - 1, at[1])]
-        inside = [place for place in neighbours if all(0 <= i < size for i, size in zip(place, sizes, strict=True))]
-        better = next((place for place in inside if is_better(place, at)), None)
-        if better is None:
-            return at
-        # On along the same way as long as it leads up, so that few places are tried.
-        step = better[0] - at[0], better[1] - at[1]
-        at = better
-        while all(0 <= i + d < size for i, d, size in zip(at, step, sizes, strict=True)):
-            after = at[0] + step[0], at[1] + step[1]
-            if not is_better(after, at):
-                break
-            at = after
 
 
 def _best_weights(
@@ -168,7 +138,7 @@ def _best_weights(
         return found[place]
 
     sizes = len(FINE_SCALES), len(contrasts)
-    return log_weights(_climbed(evidence, (FINE_SCALES.index(1.0), len(contrasts) - 1), sizes, 0.0))
+    return log_weights(climbed(evidence, (FINE_SCALES.index(1.0), len(contrasts) - 1), sizes, 0.0))
 
 
 def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
@@ -190,9 +160,7 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
     choice = choose(data, likelihood, rows.blocks, own_functions=mixing.independent)
     with torch.no_grad():
         rows.keep(data.x[chosen(data.n_rows, len(rows))])
-        fill(rows.weights, np.exp(choice.learnt.log_weights))
-        if len(rows.blocks) > 1:
-            fill(rows.shares, choice.learnt.shares)
+        rows.set_kernel(choice.learnt)
         features = landmarks.rotate(data.x, data.weights)
         logits, selection = mean.fit(features, data.y, weights=data.weights)
         data.selections.extend([*choice.selections, *([selection] if choice.with_mean else [])])

@@ -11,21 +11,26 @@ from numpy.typing import NDArray
 
 from extremegp.engine.latents import Marginals
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
+from extremegp.engine.lengthscales import Learnt
 from extremegp.engine.likelihoods.base import Likelihood
+from extremegp.engine.mean import RegressionMean, points_kept
 from extremegp.engine.mixing import IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
 from extremegp.engine.sparse import fill
 from extremegp.engine.utilities import Utilities
+from extremegp.training.grids import climbed
 from extremegp.training.landmark_trial import log_scores, recorded
 
 FLOORS = (1.0, 2.0, 5.0, 10.0)
-SHARES = (1.0, 0.3, 0.1, 0.03, 0.0)
-"""Floors of the link, and shares of the variance, that are tried."""
+SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)
+NOISES = (1.0, 3.0, 10.0)
+"""Floors of the link, shares of the variance, and what the noise is multiplied by, that are tried."""
 _SLOPES = tuple(0.5 * 1.2**power for power in range(16))
 _WIDER = (1.0, 1.2, 1.44)  # slopes beside the best without variance
-_ROWS = 2000
+_FIRST = (1, 8)  # floor and slope that are looked at first
+_ROWS = 2500
 
 
 class _Tried(NamedTuple):
@@ -38,9 +43,9 @@ def start_on_regression(model: VariationalModel, data: TrainingData) -> None:
     """Make a model of a regression, in place: fit it, then choose what its link makes of it.
 
     Slope and floor of the link are those with the highest mean log-likelihood of the training rows, each predicted
-    without itself, where the regression is taken to be certain. The share of the variance is the largest of `SHARES`
-    that comes within a standard error of that: as unsure as the data allow. Biases are such that the labels are
-    expected as often as they are where the regression knows nothing.
+    without itself, where the regression is taken to be certain; and so is the noise, on some of the rows. The share of
+    the variance is the largest of `SHARES` that comes within a standard error of that: as unsure as the data allow.
+    Biases are such that the labels are expected as often as they are where the regression knows nothing.
 
     Args:
         model: whose latent functions are a `RegressionGP`.
@@ -48,18 +53,15 @@ def start_on_regression(model: VariationalModel, data: TrainingData) -> None:
     """
     latents, mixing = cast(RegressionGP, model.latents), cast(IdentityMixing, model.mixing)
     model.likelihood.start(data)
-    left_out = latents.fit(data)
-    trial = _Trial.of(model, data, left_out)
-    tried = {_Tried(slope, floor, 0.0): trial.scores(slope, floor, 0.0) for floor in FLOORS for slope in _SLOPES}
-    best = max(tried, key=lambda values: float(tried[values].mean()))
-    scores = tried[best]
-    enough = scores.mean() - scores.std() / len(scores) ** 0.5
+    trial = _Trial.of(model, data, latents.fit(data, _with_noise(model, data)))
+    tried: dict[_Tried, NDArray[np.float64]] = {}
+    best = trial.best_link(tried)
+    enough = tried[best].mean() - tried[best].std() / len(tried[best]) ** 0.5
     for share in SHARES:
-        wider = {_Tried(best.slope * by, best.floor, share) for by in _WIDER}
-        of_share = {values: tried[values] if values in tried else trial.scores(*values) for values in wider}
-        tried |= of_share
-        chosen = max(of_share, key=lambda values: float(of_share[values].mean()))
-        if of_share[chosen].mean() >= enough:
+        wider = [_Tried(best.slope * by, best.floor, share) for by in _WIDER]
+        tried |= {values: trial.scores(*values) for values in wider}
+        chosen = max(wider, key=lambda values: float(tried[values].mean()))
+        if tried[chosen].mean() >= enough:
             break
     trial.set(*chosen)
     fill(mixing.bias, trial.bias().numpy())
@@ -71,6 +73,39 @@ def start_on_regression(model: VariationalModel, data: TrainingData) -> None:
             [(values, float(scores.mean())) for values, scores in sorted(tried.items())],
         )
     )
+
+
+def _with_noise(model: VariationalModel, data: TrainingData) -> Learnt:
+    """Kernel and noise: what is best for squared errors is too sure of itself for probabilities."""
+    latents = cast(RegressionGP, model.latents)
+    learnt = latents.mean.learnt(data)
+    rows = np.sort(data.rng.choice(data.n_rows, min(_ROWS, data.n_rows), replace=False))
+    some = data.some(rows)
+    kept, stored = points_kept(some.x, len(rows), latents.mean.blocks)
+    mean = RegressionMean(
+        kept, stored, some.x.shape[1], latents.n_functions, link=latents.link, blocks=latents.mean.blocks, lone=True
+    )
+    scores: dict[float, NDArray[np.float64]] = {}
+    for factor in NOISES:
+        left_out = mean.regress(some, learnt._replace(noise=factor * learnt.noise)).left_out.float()
+        fill(latents.mean.frequencies, mean.frequencies.numpy())
+        latents.limit_frequencies(some.n_counted)
+        trial = _Trial.of(model, some, LeftOut(left_out, torch.zeros(len(rows))))
+        tried: dict[_Tried, NDArray[np.float64]] = {}
+        scores[factor] = tried[trial.best_link(tried)]
+    best = max(scores, key=lambda factor: float(scores[factor].mean()))
+    gains = scores[best] - scores[1.0]
+    if gains.mean() <= gains.std() / len(gains) ** 0.5:
+        best = 1.0
+    data.selections.append(
+        Selection.of(
+            "the log-likelihood of some training rows, each left out; more noise where that is better by more than a "
+            "standard error",
+            {"noise_scale": best},
+            [((factor,), float(of_rows.mean())) for factor, of_rows in scores.items()],
+        )
+    )
+    return learnt._replace(noise=best * learnt.noise)
 
 
 class _Trial(NamedTuple):
@@ -98,6 +133,19 @@ class _Trial(NamedTuple):
             None if data.weights is None else data.weights[rows],
         )
 
+    def best_link(self, tried: dict[_Tried, NDArray[np.float64]]) -> _Tried:
+        """Slope and floor for a regression that is certain, and the scores of those that were looked at."""
+
+        def at(place: tuple[int, int]) -> _Tried:
+            return _Tried(_SLOPES[place[1]], FLOORS[place[0]], 0.0)
+
+        def score(place: tuple[int, int]) -> float:
+            if at(place) not in tried:
+                tried[at(place)] = self.scores(*at(place))
+            return float(tried[at(place)].mean())
+
+        return at(climbed(score, _FIRST, (len(FLOORS), len(_SLOPES)), 0.0))
+
     def set(self, slope: float, floor: float, share: float) -> None:
         for name, value in (("slope", slope), ("floor", floor), ("share", share)):
             getattr(self.latents, name).fill_(value)
@@ -116,9 +164,7 @@ class _Trial(NamedTuple):
         self.set(slope, floor, share)
         mixing = IdentityMixing(torch.zeros(self.latents.n_functions), self.bias())
         utilities = Utilities(mixing, Marginals(*self.latents.of(self.left_out)))
-        expectations = (
-            self.likelihood.predict(utilities).expectations if share else self.likelihood.conditional(utilities.means())
-        )
+        expectations = self.likelihood.estimates(utilities) if share else self.likelihood.conditional(utilities.means())
         expectations = recorded(self.likelihood, expectations)
         scores = log_scores(expectations, self.y, classes=self.likelihood.has_classes)
         return scores if self.weights is None else scores * self.weights / self.weights.mean()

@@ -14,7 +14,12 @@ from tests.reference.expectations import softplus_moments
 from torch import Tensor
 
 from extremegp.engine.integrals import races
-from extremegp.engine.integrals.races import entropy_parts, max_probabilities, softmax_probabilities
+from extremegp.engine.integrals.races import (
+    drawn_probabilities,
+    entropy_parts,
+    max_probabilities,
+    softmax_probabilities,
+)
 from extremegp.engine.latents.base import Marginals
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.utilities import Utilities
@@ -224,3 +229,12 @@ def test_information_on_the_utilities_is_never_negative(seed: int, scale: float,
     assert (total >= aleatoric).all()
     assert (aleatoric >= 0).all()
     assert (total <= math.log(5) + 1e-9).all()
+
+
+def test_probabilities_by_draws_are_near_exact_ones() -> None:
+    generator = torch.Generator().manual_seed(0)
+    mean, variance = 2 * torch.randn(5, 4, generator=generator), 2 * torch.rand(5, 4, generator=generator)
+    utilities = Utilities(IdentityMixing(torch.zeros(4), torch.zeros(4)), Marginals(mean, variance))
+    drawn = drawn_probabilities(utilities, SOFTMAX, n_samples=1024)
+    np.testing.assert_allclose(drawn, softmax_probabilities(utilities), atol=0.01)
+    np.testing.assert_allclose(drawn.sum(1), 1, rtol=1e-5)

@@ -18,7 +18,7 @@ from extremegp.engine.links import Link, linked, linked_moments
 from extremegp.engine.mixing import IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
-from extremegp.training.regression import SHARES, start_on_regression
+from extremegp.training.regression import NOISES, SHARES, start_on_regression
 
 N, D, K = 24, 5, 3
 WEIGHT, NOISE = 0.6, 0.3
@@ -27,7 +27,7 @@ WEIGHT, NOISE = 0.6, 0.3
 @pytest.fixture(autouse=True)
 def known_kernel(monkeypatch: pytest.MonkeyPatch):
     learnt = Learnt(np.full(D, np.log(WEIGHT), dtype=np.float32), NOISE, np.ones(1))
-    monkeypatch.setattr(regression, "learn_lengthscales", lambda *args, **options: learnt)
+    monkeypatch.setattr(regression, "learn_kernel", lambda *args, **options: learnt)
 
 
 def _x(n: int = N, seed: int = 3) -> np.ndarray:
@@ -185,3 +185,23 @@ def test_as_much_of_the_variance_counts_as_rows_left_out_allow():
     more = [t["score"] for t in selection.tried if t["share"] > selection.chosen["share"]]
     assert won > certain - 0.5
     assert selection.chosen["share"] == SHARES[0] or max(more) < won
+
+
+@pytest.mark.parametrize("noise", [1e-3, 30.0])
+def test_there_is_as_much_noise_as_makes_rows_left_out_likely(noise: float, monkeypatch: pytest.MonkeyPatch):
+    n = 200
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(n, D)).astype(np.float32)
+    classes = np.where(rng.random(n) < 0.4, rng.integers(K, size=n), x[:, :K].argmax(1))
+    learnt = Learnt(np.full(D, np.log(WEIGHT), dtype=np.float32), noise, np.ones(1))
+    monkeypatch.setattr(regression, "learn_kernel", lambda *args, **options: learnt)
+    data = TrainingData(x, scipy.sparse.csr_matrix(np.eye(K, dtype=np.float32)[classes]), rng)
+    latents = RegressionGP(K, n, None, n, None, D, link="log")
+    mixing = IdentityMixing(torch.zeros(K), torch.zeros(K), learn_scales=False, learn_bias=False)
+    start_on_regression(VariationalModel(latents, mixing, Softmax()), data)
+    of_noise, of_weights = data.selections[0], data.selections[1]
+    tried = {float(each["noise_scale"]): float(each["score"]) for each in of_noise.tried}
+    assert set(tried) == set(NOISES)
+    factor = of_noise.chosen["noise_scale"]
+    assert factor == (1.0 if noise > 1 else NOISES[-1]), tried
+    assert of_weights.chosen["noise_variance"] == pytest.approx(factor * noise)

@@ -80,6 +80,23 @@ def max_probabilities(utilities: Utilities, noise_variance: float = 0.0) -> Floa
 
 
 @torch.no_grad()
+def drawn_probabilities(
+    utilities: Utilities, conditional: Callable[[Tensor], Tensor], n_samples: int = 64
+) -> Float[Tensor, "B K"]:
+    """p(y = k) as the mean over draws of the latent functions, the same ones for every row and call.
+
+    Args:
+        utilities: of B inputs.
+        conditional: p(y | f), see `ClassLikelihood.conditional`.
+        n_samples: how many draws.
+    """
+    like = utilities.latents.mean
+    mean = like.new_zeros(len(like), utilities.n_utilities)
+    for f in _utility_draws(utilities, n_samples):
+        mean += conditional(f).sum(0) / n_samples
+    return mean
+
+
 def entropy_parts(
     utilities: Utilities,
     conditional: Callable[[Tensor], Tensor],

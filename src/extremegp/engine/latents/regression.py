@@ -12,7 +12,7 @@ from torch import Tensor
 from extremegp.engine.blocks import Block
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
-from extremegp.engine.lengthscales import chosen
+from extremegp.engine.lengthscales import Learnt, chosen
 from extremegp.engine.links import Link, LinkMoments, linked, linked_moments
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.part import TrainingData
@@ -93,17 +93,20 @@ class RegressionGP(Latents):
             self.register_buffer(name, torch.tensor(value))
 
     @torch.no_grad()
-    def fit(self, data: TrainingData) -> LeftOut:
-        """Become the regression of the labels; what it says of its own training rows when each is left out."""
+    def fit(self, data: TrainingData, learnt: Learnt | None = None) -> LeftOut:
+        """Become the regression of the labels; what it says of its own training rows when each is left out.
+
+        Args:
+            data: training rows.
+            learnt: kernel and noise; None to learn them.
+        """
         mean, landmarks = self.mean, self.landmarks
-        left_out, noise = mean.regress(data)
-        least = 0.3 / (data.n_counted + 1)
-        mean.frequencies.clamp_(least, 1 - least)
+        learnt = mean.learnt(data) if learnt is None else learnt
+        left_out, noise = mean.regress(data, learnt)
+        self.limit_frequencies(data.n_counted)
         kept = landmarks.kept
         kept.keep(data.x[chosen(data.n_rows, len(kept))])
-        kept.weights.copy_(mean.weights)
-        if len(kept.blocks) > 1:
-            kept.shares.copy_(mean.shares)
+        kept.set_kernel(learnt)
         a = landmarks.rotate(data.x, data.weights)
         own = torch.ones(len(a)).double() if data.weights is None else torch.from_numpy(data.weights).double()
         squares = a.square()
@@ -126,6 +129,12 @@ class RegressionGP(Latents):
         # Without a row, a' L^-1 a is s^2 h / (1 - h), with h its leverage.
         without = noise * leverage / (1 - (own.float() * leverage).clamp(max=_MOST_LEVERAGE))
         return LeftOut(left_out.float(), (1 - squares.sum(1)).clamp(min=0.0) + without)
+
+    @torch.no_grad()
+    def limit_frequencies(self, n_rows: int) -> None:
+        """Keep frequencies of labels that none or all of so many rows have away from zero and one."""
+        least = 0.3 / (n_rows + 1)
+        self.mean.frequencies.clamp_(least, 1 - least)
 
     def of_prior(self) -> LinkMoments:
         """Moments of the functions far from all training rows, K each as a row."""

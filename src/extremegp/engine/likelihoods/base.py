@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.engine.batch import Batch, weighted_sum
-from extremegp.engine.integrals.races import entropy_parts
+from extremegp.engine.integrals.races import drawn_probabilities, entropy_parts
 from extremegp.engine.latents.base import Marginals
 from extremegp.engine.links import Link
 from extremegp.engine.mixing import IdentityMixing, Prior
@@ -80,6 +80,10 @@ class Likelihood(Part):
     @abstractmethod
     def predict(self, utilities: Utilities) -> Prediction:
         """Mean utilities, and the expectation of the labels with the posterior integrated out."""
+
+    def estimates(self, utilities: Utilities) -> Float[Tensor, "B K"]:
+        """The expectations of `predict`, near enough to compare many settings by where they are dear."""
+        return self.predict(utilities).expectations
 
     def of_marginals(self, mean: Float[Tensor, "*S B L"], variance: Float[Tensor, "*S B L"]) -> Float[Tensor, "*S B L"]:
         """E[y] of labels that are independent, from the marginals of their utilities alone."""
@@ -162,6 +166,9 @@ class ClassLikelihood(Likelihood):
 
     def predict(self, utilities: Utilities) -> Prediction:
         return Prediction(utilities.means(), self.probabilities(utilities))
+
+    def estimates(self, utilities: Utilities) -> Float[Tensor, "B K"]:
+        return drawn_probabilities(utilities, self.conditional)
 
     def entropies(self, utilities: Utilities) -> tuple[Float[Tensor, "B 1"], Float[Tensor, "B 1"]]:
         """By draws of the latent functions, the same ones for every row and call."""
