@@ -29,7 +29,8 @@ def short(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.fixture
 def few_labels_are_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(task, "TREE_LABELS", N_LABELS - 1)
+    for limit in ("FACTOR_LABELS", "TREE_LABELS"):
+        monkeypatch.setattr(task, limit, N_LABELS - 1)
 
 
 @pytest.fixture(scope="module")

@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from extremegp.cli.app import say
 from extremegp.cli.console import Report, check_plot, percent, write_plot
 from extremegp.cli.given import read_given
 from extremegp.cli.inputs import Source
@@ -15,6 +16,7 @@ from extremegp.cli.rows import Known, Rows, read
 from extremegp.cli.settings import parse_settings
 from extremegp.cli.tasks import reports
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, TrainRequest
+from extremegp.cli.tasks.kind_trial import tried_kind
 from extremegp.cli.tasks.rows import RowTask
 from extremegp.cli.writing import Best
 from extremegp.errors import DataError, SettingsError
@@ -24,8 +26,11 @@ if TYPE_CHECKING:
     from extremegp.estimators import MultiLabelEstimator
     from extremegp.metrics import LabelMetrics, Reliability, RowRisks, TopK
 
+FACTOR_LABELS, MOST_TRIED_LABELS = 2000, 100_000
+"""With more labels than the first, and no more than the second, a trial decides on the kind of model."""
+
 TREE_LABELS = 20_000
-"""With more labels than this, the default is a model of label trees: measured, see docs/scaling.md."""
+"""Where there is no trial, the default with more labels than this is label trees: measured, see docs/scaling.md."""
 
 DENSE_LABELS = 20_000
 """With more labels only each row's best are looked at."""
@@ -86,10 +91,20 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         # Where neither fits, the message is that of factor models, which have more parameters.
         return fitting or ["factor"]
 
-    def kind_for(self, y: Any, kinds: list[ModelKind]) -> ModelKind:
+    def kind_for(self, rows: Rows, kinds: list[ModelKind], params: dict[str, Any]) -> tuple[ModelKind, tuple[str, ...]]:
         # Files give labels as a matrix, or as lists of names.
+        y = rows.y
         n_labels = len({name for names in y for name in names}) if isinstance(y, list) else y.shape[1]
-        return kinds[-1] if n_labels > TREE_LABELS else kinds[0]
+        if len(kinds) == 1 or n_labels <= FACTOR_LABELS:
+            return kinds[0], ()
+        found = None
+        if n_labels <= MOST_TRIED_LABELS and "time_budget" not in params:
+            say(f"Trying {' and '.join(kinds)} models on some of the rows, for there are {n_labels} labels ...")
+            quietly = {"verbose": False, "checkpoint": None}
+            found = tried_kind(rows, {kind: self.estimator(kind)(**params | quietly) for kind in kinds})
+        if found is None:
+            return kinds[-1] if n_labels > TREE_LABELS else kinds[0], ()
+        return found.kind, (found.told,)
 
     def fit_options(self, request: TrainRequest, rows: Rows) -> dict[str, Any]:
         names = rows.label_names

@@ -46,9 +46,9 @@ class RowTask(Task[Classifier]):
     def kinds(self, request: TrainRequest) -> list[ModelKind]:
         """The kinds of model that the options leave, of which the data choose; the usual one first."""
 
-    def kind_for(self, y: Any, kinds: list[ModelKind]) -> ModelKind:
-        """The kind of model for labels as they were read."""
-        return kinds[0]
+    def kind_for(self, rows: Rows, kinds: list[ModelKind], params: dict[str, Any]) -> tuple[ModelKind, tuple[str, ...]]:
+        """The kind of model for rows as they were read, and what to tell of the choice."""
+        return kinds[0], ()
 
     def fit_options(self, request: TrainRequest, rows: Rows) -> dict[str, Any]:
         """What `fit` takes beside the data."""
@@ -72,7 +72,8 @@ class RowTask(Task[Classifier]):
         # Settings that cannot work are refused before the time that reading, features and k-means take.
         self.estimator(kinds[0])(**params).check_params()
         rows = read(source, one_class=self.one_class)
-        classifier = self.estimator(self.kind_for(rows.y, kinds))(**params)
+        kind, choice = self.kind_for(rows, kinds, params)
+        classifier = self.estimator(kind)(**params)
         options = self.fit_options(request, rows)
         space = self.space(rows.y, source, asked=request.asked)
         if validation is not None:
@@ -89,7 +90,7 @@ class RowTask(Task[Classifier]):
             options=options if rows.weights is None else options | {"sample_weight": rows.weights},
             feature_names=rows.feature_names,
             vocabulary=rows.vocabulary,
-            notes=rows.notes,
+            notes=(*rows.notes, *choice),
             shown=[("rows left out, without label", str(rows.n_dropped))] if rows.n_dropped else [],
             extra={"n_dropped_rows": rows.n_dropped} if self.one_class else {},
         )
