@@ -30,7 +30,7 @@ NOISES = (1.0, 3.0, 10.0)
 _SLOPES = tuple(0.5 * 1.2**power for power in range(16))
 _WIDER = (1.0, 1.2, 1.44)  # slopes beside the best without variance
 _FIRST = (1, 8)  # floor and slope that are looked at first
-_ROWS = 2500
+_ROWS, _ELEMENTS = 2500, 1 << 20  # that are looked at: rows at least, and these times labels
 
 
 class _Tried(NamedTuple):
@@ -121,7 +121,8 @@ class _Trial(NamedTuple):
 
     @classmethod
     def of(cls, model: VariationalModel, data: TrainingData, left_out: LeftOut) -> _Trial:
-        rows = np.sort(data.rng.choice(data.n_rows, min(_ROWS, data.n_rows), replace=False))
+        most = max(_ROWS, _ELEMENTS // data.y.shape[1])
+        rows = np.sort(data.rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
         applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
         return cls(
             cast(RegressionGP, model.latents),
