@@ -247,7 +247,7 @@ def _planned(
             item_size=item_size,
             optimizer_state=training.optimizer_state,
             n_copies=validated + (params["checkpoint"] is not None),
-            shares_covariance=params.get("weight_covariance", "factorised") != "factorised",
+            weight_covariance=params.get("weight_covariance", "factorised"),
             **_batch_sizes(data, training, has_classes=settings.likelihood_class.has_classes),
         )
 
