@@ -14,6 +14,7 @@ N, D, K = 40, 6, 5
 
 def small_classifier(**changes: Any) -> MultiLabelGPClassifier:
     small = {
+        "features": "unit",
         "mean_function": "zero",
         "n_inducing": 5,
         "n_latent": 3,

@@ -16,8 +16,8 @@ from extremegp.engine.sparse import SparseRows, row_block, suited_block
 N_ROWS, N_FEATURES, N_LABELS, LENGTH = 120, 40, 4, 6
 QUICK: dict[str, Any] = {"random_state": 0, "verbose": False, "epochs": 3, "n_inducing": 20}
 ROWS: list[tuple[type[Any], dict[str, Any]]] = [
-    (MultiLabelGPClassifier, {"mean_function": "zero"}),
-    (MultiLabelGPClassifier, {"mean_function": "regression"}),
+    (MultiLabelGPClassifier, {"mean_function": "zero", "features": "unit"}),
+    (MultiLabelGPClassifier, {"mean_function": "regression", "features": "unit"}),
     (MultiLabelGPClassifier, {"inducing": "sparse", "mean_function": "zero", "features": "raw"}),
     (MultiClassGPClassifier, {"features": "unit"}),
     (MultiClassGPClassifier, {"features": "raw", "latents": "linear-mean-field"}),
@@ -70,7 +70,7 @@ def test_sequences_held_either_way_make_one_model(latents: Any, density: float):
 def test_trees_of_rows_held_either_way_are_one_model():
     x, y = data(0.1)
     models = [
-        LabelTreeGPClassifier(random_state=0, verbose=False, leaf_size=2).fit(form, y.astype(int))
+        LabelTreeGPClassifier(features="unit", random_state=0, verbose=False, leaf_size=2).fit(form, y.astype(int))
         for form in (x, x.toarray())
     ]
     expected = predictions(models[0], x)

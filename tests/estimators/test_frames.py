@@ -91,9 +91,9 @@ def test_validation_is_the_same_in_every_form() -> None:
 
 
 ESTIMATORS = (
-    (MultiLabelGPClassifier(**QUICK), [["a"], ["a", "b"]] * 20),
+    (MultiLabelGPClassifier(**QUICK, features="unit"), [["a"], ["a", "b"]] * 20),
     (MultiClassGPClassifier(**QUICK, features="raw"), ["a", "b"] * 20),
-    (_trees(), [["a"], ["a", "b"]] * 20),
+    (_trees(features="unit"), [["a"], ["a", "b"]] * 20),
 )
 
 

@@ -753,3 +753,36 @@ def test_approximate_search_that_is_not_possible_is_refused(
     x, y = small_data()
     with pytest.raises(SettingsError, match=message):
         small_classifier(**changes).fit(x, y).predict_topk(x, 2, **options)
+
+
+def _rings_of_labels(n_rows: int, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two rings of points at the same angles: a label of the outer one, and one of a half of the plane."""
+    rng = np.random.default_rng(seed)
+    angles, outer = rng.uniform(0, 2 * np.pi, n_rows), rng.random(n_rows) < 0.5
+    x = (1.0 + outer)[:, None] * np.stack([np.cos(angles), np.sin(angles)], axis=1)
+    x += 0.1 * rng.normal(size=x.shape)
+    return x.astype(np.float32), np.stack([outer, x[:, 0] > 0], axis=1).astype(np.int64)
+
+
+def test_by_default_points_at_one_angle_are_told_apart_by_their_distance_from_the_middle(tmp_path: Path):
+    (x, y), (test_x, test_y) = _rings_of_labels(150, 0), _rings_of_labels(300, 1)
+    classifier = MultiLabelGPClassifier(random_state=0, verbose=False).fit(x, y)
+    assert classifier.features_.kind == "standard"
+    assert (classifier.predict(test_x) == test_y).mean(axis=0).min() > 0.95
+    classifier.save(tmp_path / "model")
+    loaded = extremegp.load(tmp_path / "model")
+    np.testing.assert_array_equal(loaded.predict_proba(test_x), classifier.predict_proba(test_x))
+
+
+@pytest.mark.parametrize(
+    ("form", "kind"), [("sparse", "unit"), ("array", "standard"), ("pixels", "root"), ("texts", "text")]
+)
+def test_the_features_are_those_that_suit_the_data(form: str, kind: str):
+    x, y = small_data()
+    inputs: dict[str, Any] = {
+        "sparse": scipy.sparse.csr_matrix(np.abs(x)),
+        "array": x,
+        "pixels": np.random.default_rng(0).random(x.shape),
+        "texts": ["red apple", "green apple", "red car", "green car"] * (len(x) // 4),
+    }
+    assert small_classifier(features="auto", epochs=1).fit(inputs[form], y).features_.kind == kind

@@ -50,6 +50,7 @@ BAD_FITS: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
     "posterior": ({"posterior": "foo"}, X, Y, "posterior must be one of"),
     "features": ({"features": "foo"}, X, Y, "features must be one of"),
     "features no string": ({"features": ["unit"]}, X, Y, "features must be one of"),
+    "no X": ({"features": "auto"}, None, Y, "Expected 2D array"),
     "n_inducing zero": ({"n_inducing": 0}, X, Y, "n_inducing must be"),
     "n_inducing float": ({"n_inducing": 2.5}, X, Y, "n_inducing must be"),
     "n_latent negative": ({"n_latent": -1}, X, Y, "n_latent must be"),

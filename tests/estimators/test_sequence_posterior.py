@@ -14,7 +14,7 @@ from tests.reference import weight_covariance as reference
 
 import extremegp
 from extremegp import SequenceGPClassifier
-from extremegp.engine import chain
+from extremegp.engine import chain, weight_covariance
 from extremegp.engine.likelihoods.linear_chain import ChainDraws
 from extremegp.engine.sparse import suited_block
 from extremegp.estimators.uncertainty import Uncertainty
@@ -134,8 +134,9 @@ def test_variances_are_those_of_the_whole_matrix(
 @KINDS
 def test_groups_of_tokens_have_no_variance_below_that_of_all(settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch):
     exact, _ = _trained(monkeypatch, **settings)
-    monkeypatch.setattr(shared_covariance, "MOST_WEIGHTS", 0)
-    monkeypatch.setattr(shared_covariance, "MOST_POINTS", 5)
+    for module in (shared_covariance, weight_covariance):
+        monkeypatch.setattr(module, "MOST_WEIGHTS", 0)
+        monkeypatch.setattr(module, "MOST_POINTS", 5)
     # Where they would be groups, that has to be asked for.
     assert _trained(monkeypatch, **settings)[0].settings_.weight_covariance == "factorised"
     grouped, _ = _trained(monkeypatch, **settings, weight_covariance="shared")

@@ -7,6 +7,7 @@ import torch
 from scipy.optimize import minimize
 from scipy.special import expit
 
+from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.latents import Marginals
 from extremegp.engine.mixing import FactorMixing, IdentityMixing, Mixing
 from extremegp.engine.utilities import Utilities
@@ -196,6 +197,25 @@ def test_known_labels_leave_as_many_others_as_there_are() -> None:
     draws = np.random.default_rng(0).normal(size=(200, 1, 1))
     expected = expit(mean.numpy() + variance.sqrt().numpy() * draws).mean(0)[:, 2:]
     np.testing.assert_allclose(expected.mean(0), dense[both][:, 2:].mean(0), atol=0.03)
+
+
+@pytest.mark.parametrize("variance", [0.0, 6.0])
+def test_what_is_estimated_says_as_much_beside_utilities_of_any_variance(variance: float) -> None:
+    _, base, y = planted(20_000, seed=3)
+    dense, variances = y.toarray(), torch.full((6,), variance)
+    some = slice(0, 4000)
+    scatter = estimate_scatter(
+        torch.from_numpy(base[some]).float(), y[some], rng=np.random.default_rng(0), variances=variances
+    )
+    given = np.zeros_like(dense)
+    given[:, 0] = 1.0
+    known = dense[:, 0] > 0
+    mean = torch.from_numpy(base[known]).float() * np.sqrt(1 + np.pi * variance / 8)
+    mixing = IdentityMixing(torch.zeros(6), torch.zeros(6)).requires_grad_(False)
+    utilities = Utilities(mixing, Marginals(mean, variances.expand_as(mean).contiguous()))
+    found = scatter.given(utilities, scipy.sparse.csr_matrix(given[known]))
+    expected = expected_sigmoid(found.mean, found.variance).numpy()[:, 1:]
+    np.testing.assert_allclose(expected.mean(0), dense[known][:, 1:].mean(0), atol=0.06)
 
 
 def test_rows_count_by_their_weights() -> None:

@@ -263,6 +263,26 @@ def test_every_size_of_its_training_costs_memory(name: str):
     assert _sequence_estimate(settings, **{**sizes, name: 2 * sizes[name]}) > _sequence_estimate(settings, **sizes)
 
 
+@pytest.mark.parametrize(
+    ("of_model", "n_rows", "exact"),
+    [
+        ({"latents": "linear", "n_features": 2000}, 50_000, True),
+        ({"latents": "linear", "n_features": 20_000}, 1600, True),
+        ({"latents": "linear", "n_features": 20_000}, 50_000, False),
+    ],
+    ids=["few weights", "few tokens", "groups of tokens"],
+)
+def test_a_covariance_of_weights_costs_memory_where_it_will_be_made(of_model: dict[str, Any], n_rows: int, exact: bool):
+    settings = _sequence_settings(**of_model)
+
+    def estimate(choice: Any) -> int:
+        sizes = {"n_sequences": 1, "batch_size": 20, "batch_stored": 200, "n_stored": 0}
+        return training_memory(settings, n_rows=n_rows, **sizes, weight_covariance=choice)
+
+    assert estimate("factorised") < estimate("shared")
+    assert estimate("auto") == estimate("shared" if exact else "factorised")
+
+
 def _sequence_peak(settings: ModelSettings, n_draws: int, *, dense: bool, dtype: torch.dtype) -> int:
     """As `_peak_bytes`, of batches of 20 sequences with 20 tokens."""
     rng = np.random.default_rng(0)

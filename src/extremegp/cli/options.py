@@ -202,7 +202,7 @@ Features = Annotated[
         help="What to do to the inputs first: 'unit' scales rows to unit norm, 'tfidf' weighs counts, 'raw' leaves "
         "them alone, 'text' makes tf-idf of texts; also 'scale' (all features divided by one number), "
         "'root' (the same for their square roots), 'standard' (each to mean 0 and the same variance) and 'auto', "
-        "which chooses. By default 'text' for texts, 'unit' for sparse rows of many labels, else 'auto'.",
+        "which chooses and is the default: 'text' for texts, 'unit' for sparse rows, else 'root' or 'standard'.",
     ),
 ]
 Settings = Annotated[

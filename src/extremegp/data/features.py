@@ -255,8 +255,7 @@ def suited_features(X: Any) -> FeatureKind:
     Features count as being in the same units where none is negative and at least half of them range from less than a
     tenth to more than half of the largest value, as pixels do.
     """
-    checked = check_inputs(X)
-    if issparse(checked):
+    if issparse(X) or issparse(checked := check_inputs(X)):
         return "unit"
     lowest, highest = checked.min(axis=0), checked.max(axis=0)
     alike = (lowest <= 0.1 * highest.max()) & (highest >= 0.5 * highest.max())

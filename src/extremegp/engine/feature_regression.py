@@ -1,4 +1,4 @@
-"""A mean function for utilities: ridge regression of the labels on features, in closed form with all that it knows.
+"""A mean function for utilities: ridge regression of the labels on features, in closed form.
 
 With features a(x) of a Gaussian process (`Landmarks`) this is its posterior under squared loss (Rasmussen and Williams
 2006, 2.1.2 and 2.2): one division for all labels, since A'A is diagonal. Its leave-one-out predictions (5.4.2) show the
@@ -31,18 +31,6 @@ _MOST_LEVERAGE = 1 - 1e-4
 _BY = "the squared error of the regression of the labels, each row left out"
 
 
-class Moments(NamedTuple):
-    """Posterior of the regression g_k(x) = mu_k + a(x)'b_k, with b_k ~ N(0, s_k^2 I) beforehand.
-
-    Attributes:
-        mean: E g_k(x), B x K.
-        variance: var g_k(x) / s_k^2 of all labels alike, B, in [0, 1]: 1 where the regression knows nothing.
-    """
-
-    mean: Float[Tensor, "B K"]
-    variance: Float[Tensor, " B"]
-
-
 class Regressed(NamedTuple):
     """What came of a regression.
 
@@ -69,16 +57,12 @@ class FeatureRegression(Part):
 
     coefficients: Float[Tensor, "M K"]
     frequencies: Float[Tensor, " K"]
-    amplitudes: Float[Tensor, " K"]
-    shrinkage: Float[Tensor, " M"]
 
     def __init__(self, n_features: int, n_labels: int, *, link: Link = "logit") -> None:
         super().__init__()
         self.slope = nn.Parameter(torch.ones(1))
         self.register_buffer("coefficients", torch.zeros(n_features, n_labels))
         self.register_buffer("frequencies", torch.full((n_labels,), 0.5))
-        self.register_buffer("amplitudes", torch.ones(n_labels))
-        self.register_buffer("shrinkage", torch.ones(n_features))
         self.link: Link = link
 
     def forward(self, a: Inputs) -> Float[Tensor, "B K"]:
@@ -92,7 +76,11 @@ class FeatureRegression(Part):
     def logits(self, a: Inputs) -> Float[Tensor, "B K"]:
         """link t_k - link mu_k of inputs with features a, B x M."""
         assert isinstance(a, Tensor)
-        return self.linked(self.frequencies + a.to(self.coefficients) @ self.coefficients)
+        return self.linked(self.regressed(a))
+
+    def regressed(self, a: Float[Tensor, "B M"]) -> Float[Tensor, "B K"]:
+        """t_k of inputs with features a."""
+        return self.frequencies + a.to(self.coefficients) @ self.coefficients
 
     def linked(self, t: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         """link t - link mu of regressions t."""
@@ -112,13 +100,6 @@ class FeatureRegression(Part):
     def step_scales(self) -> dict[nn.Parameter, float]:
         # One number for all, that many steps agree about.
         return {self.slope: 5.0}
-
-    @torch.no_grad()
-    def moments(self, a: Float[Tensor, "B M"]) -> Moments:
-        """The posterior of the regression at inputs with features a."""
-        squares = a.square()
-        variance = (1 - squares.sum(1)).clamp(min=0.0) + squares @ self.shrinkage
-        return Moments(self.frequencies + a @ self.coefficients, variance)
 
     @torch.no_grad()
     def fit(
@@ -163,17 +144,9 @@ class FeatureRegression(Part):
         errors = {noise: error(noise) for noise in NOISES}
         noise = min(NOISES, key=lambda noise: errors[noise])
         self.coefficients.copy_(projected / (squares + noise).unsqueeze(1))
-        self.shrinkage.copy_(noise / (squares + noise))
-        # s_k^2 at the maximum of the evidence: (y - mu)' (A A' + s^2 I)^-1 (y - mu) / N.
-        total = torch.zeros(y.shape[1])
         logits = np.empty(y.shape, dtype=np.float32)
         for rows, part, of_rows in _pieces(a, y):
-            total += own[rows] @ (of_rows - self.frequencies).square()
             logits[rows] = self.linked(left_out(part, of_rows, noise, own[rows])).numpy()
-        explained = (projected.square() / (squares + noise).unsqueeze(1)).sum(0)
-        # Rows of equal weights are so many, whatever these are; those of integers are as often there.
-        n_counted = max(counted, counted**2 / float(own.square().sum()))
-        self.amplitudes.copy_(((total - explained) / (noise * n_counted)).clamp(min=0.0))
         scores = (((noise,), error) for noise, error in errors.items())
         return Regressed(logits, Selection.of(_BY, {"noise_variance": noise}, scores))
 

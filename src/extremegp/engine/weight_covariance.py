@@ -223,6 +223,11 @@ def covariance_part(n_weights: int, n_points: int, n_stored: int | None) -> Weig
     return PointCovariance(n_points, n_stored, n_weights) if n_points else DenseCovariance(n_weights)
 
 
+def is_exact(n_weights: Iterable[int], n_rows: int) -> bool:
+    """Whether covariances of functions with so many weights each are those of all N rows, not of groups of these."""
+    return n_rows <= MOST_POINTS or all(n <= MOST_WEIGHTS for n in n_weights)
+
+
 def covariance_bytes(n_weights: int, n_rows: int) -> int:
     """About what it takes to fit one to N rows."""
     if n_weights <= MOST_WEIGHTS:

@@ -47,7 +47,7 @@ from extremegp.training.regression import start_on_regression
 from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_NOISE_ROWS = 20_000
+_NOISE_ROWS, _VARIANCE_ROWS = 20_000, 500
 _VALIDATION_DRAWS = 8
 # A regression on so many points takes longer than a person should wait without a word.
 _MANY_POINTS = 2000
@@ -247,7 +247,7 @@ def _planned(
             item_size=item_size,
             optimizer_state=training.optimizer_state,
             n_copies=validated + (params["checkpoint"] is not None),
-            shares_covariance=params.get("weight_covariance", "factorised") != "factorised",
+            weight_covariance=params.get("weight_covariance", "factorised"),
             **_batch_sizes(data, training, has_classes=settings.likelihood_class.has_classes),
         )
 
@@ -294,7 +294,14 @@ def instance_noise(
     logits = None if mean_logits is None else mean_logits[rows]
     if model.mixing.independent and logits is not None:
         weights = None if data.weights is None else data.weights[rows]
-        scatter = estimate_scatter(torch.from_numpy(logits), data.y[rows], rng=rng, weights=weights)
+        some = np.sort(rng.choice(len(rows), min(_VARIANCE_ROWS, len(rows)), replace=False))
+        found = [
+            block.marginals().variance for _, block in Predictor(model).utilities(data.x[rows[some]], logits[some])
+        ]
+        variances = torch.cat(found).mean(0).float().cpu()
+        scatter = estimate_scatter(
+            torch.from_numpy(logits), data.y[rows], rng=rng, variances=variances, weights=weights
+        )
         return LabelScatter(scatter.loadings.to(model.mixing.bias))
     blocks = [block for _, block in Predictor(model).utilities(data.x[rows], logits)]
     latents = Marginals.concatenate([block.latents for block in blocks])

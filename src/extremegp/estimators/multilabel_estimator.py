@@ -51,17 +51,18 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
     Args:
         features: what is done to X first, in training and prediction alike: "unit" scales rows to unit norm, "tfidf"
             weighs counts, "raw" leaves X alone, "text" takes a list of strings; "scale", "root" and "standard" as in
-            `MultiClassGPClassifier`, and "auto" is what suits X. A mapping from names to such kinds is for blocks of
-            features, such as {"title": "text", "vector": "unit"}: X then is a mapping from these names to texts or
-            matrices, or a data frame with columns of these names, and every block has a kernel and a weight of its own.
-            With "auto", X may be such a mapping too.
+            `MultiClassGPClassifier`. "auto" is what suits X, as there: "unit" for sparse X, "root" or "standard" for
+            arrays, "text" for strings. A mapping from names to such kinds is for blocks of features, such as {"title":
+            "text", "vector": "unit"}: X then is a mapping from these names to texts or matrices, or a data frame with
+            columns of these names, and every block has a kernel and a weight of its own. With "auto", X may be such a
+            mapping too.
 
     Attributes:
         cannot_take: arguments of predictions that other estimators of this kind take and this one does not, "given" or
             "approximate", with the reason.
     """
 
-    features: Literal["auto", "unit", "tfidf", "raw", "text", "scale", "root", "standard"] | Mapping[str, str] = "unit"
+    features: Literal["auto", "unit", "tfidf", "raw", "text", "scale", "root", "standard"] | Mapping[str, str] = "auto"
     features_: Features = field(init=False)
     label_space_: LabelSpace | None = field(init=False)
     cannot_take: ClassVar[Mapping[str, str]] = {}

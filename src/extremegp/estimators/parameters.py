@@ -108,7 +108,7 @@ class TextParameters:
             SettingsError: another kind, or a parameter outside its domain.
             DataError: X cannot be used.
         """
-        if X is not None:
+        if X is not None or kind == "auto":
             kind = chosen_features(kind, X)
             if isinstance(X, Mapping) and not isinstance(kind, Mapping):
                 raise DataError(

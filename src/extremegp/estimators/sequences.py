@@ -323,15 +323,8 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
             posterior, the difference of the two, all in nats; the variance of the tokens' utilities over the draws; and
             the tokens' p-values.
         """
-
-        def parts(block: ChainDraws) -> torch.Tensor:
-            marginals = block.marginals()
-            total, aleatoric = _entropy(marginals.mean(0)), _entropy(marginals).mean(0)
-            variance = chain.unpad(block.unary.var(0, correction=0), block.lengths).mean(-1)
-            return torch.stack([total, aleatoric, variance], dim=-1)
-
         X = read_once(X)
-        found = self._of_tokens(X, parts)
+        found = self._of_tokens(X, ChainDraws.uncertainty)
         novelty = [np.full(len(part), np.nan) for part in found] if self.novelty_ is None else self.predict_novelty(X)
         return [
             uncertainty(part[:, 0], part[:, 1], part[:, 2], of_tokens)
@@ -400,8 +393,3 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
     @classmethod
     def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> SequenceFeatures:
         return SequenceFeatures.from_state(config, arrays)
-
-
-def _entropy(p: torch.Tensor) -> torch.Tensor:
-    summed: torch.Tensor = torch.special.entr(p).sum(-1)
-    return summed

@@ -13,6 +13,9 @@ a = ||A_k||^2, has the mean
 
 Known labels turn N(0, I) into Laplace's approximation N(z*, S) of the posterior of z, and the others have the utilities
 N(m_k' + A_k z*, v_k + A_k S A_k').
+
+A is estimated of logits without a variance. By the same formula, A z speaks as loudly beside a variance v_k if A_k is
+sqrt(1 + pi v_k / 8) times as large.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ from extremegp.engine.latents.base import Marginals
 from extremegp.engine.utilities import Utilities
 from extremegp.prediction.known_labels import GivenVariance, find_mode, known_groups, solver
 
-_MOST_FACTORS, _BATCH, _STEPS, _RATE, _NEWTON = 20, 200, 100, 0.06, 3
+_MOST_FACTORS, _BATCH, _STEPS, _RATE, _NEWTON = 20, 500, 200, 0.1, 3
 _MOST_LABELS = 1000
 _CALIBRATION_STEPS, _CALIBRATION_RATE = 120, 0.1
 _MACKAY = math.pi / 8
@@ -103,6 +106,7 @@ def estimate_scatter(
     y: scipy.sparse.csr_matrix,
     *,
     rng: np.random.Generator,
+    variances: Float[Tensor, " K"] | None = None,
     weights: NDArray[np.float64] | None = None,
 ) -> LabelScatter:
     """The scatter that makes the labels of training rows most likely beside what is said of each without itself.
@@ -114,6 +118,7 @@ def estimate_scatter(
         logits: leave-one-out predictions of the mean function.
         y: labels as recorded, N x K, in [0, 1]; rows without labels say as much as others, and propensities nothing.
         rng: decides the start and the rows of each step.
+        variances: about what the utilities have under the posterior; 0 by default.
         weights: what each row counts; None for 1.
     """
     n_rows, n_labels = y.shape
@@ -142,7 +147,8 @@ def estimate_scatter(
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
-    return LabelScatter(loadings.detach())
+    loadings = loadings.detach()
+    return LabelScatter(loadings if variances is None else loadings * (1 + _MACKAY * variances).sqrt()[:, None])
 
 
 def _posterior(

@@ -26,6 +26,7 @@ from extremegp.engine.weight_covariance import (
     MOST_WEIGHTS,
     DenseCovariance,
     PointCovariance,
+    is_exact,
 )
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.model import ModelSettings
@@ -64,8 +65,7 @@ def share_covariances(
         What the model then is.
     """
     members = [*model.latents.with_weights()]
-    exact = x.shape[0] <= MOST_POINTS or all(latents.n_weights <= MOST_WEIGHTS for _, latents in members)
-    if not members or (exactly and not exact):
+    if not members or (exactly and not is_exact((latents.n_weights for _, latents in members), x.shape[0])):
         return settings
     seed = int(rng.integers(2**31))
     groups: NDArray[np.int64] | None = None

@@ -12,7 +12,7 @@ import torch
 from torch import nn
 
 from extremegp.engine.part import StepSizes, parts_of
-from extremegp.engine.weight_covariance import covariance_bytes
+from extremegp.engine.weight_covariance import covariance_bytes, is_exact
 from extremegp.errors import MemoryPlanError, SettingsError
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.training import TrainingSettings
@@ -50,7 +50,7 @@ def training_memory(
     batch_stored: int = 0,
     n_draws: int = 1,
     n_classes: int = 1,
-    shares_covariance: bool = False,
+    weight_covariance: Literal["auto", "shared", "factorised"] = "factorised",
 ) -> int:
     """Bytes that training takes at its peak, within a factor of two.
 
@@ -70,7 +70,8 @@ def training_memory(
         batch_stored: stored entries of the inputs of a batch of sequences.
         n_draws: R, draws of a step.
         n_classes: classes that a row may have, where labels are soft.
-        shares_covariance: whether weights get a covariance for all functions in the end.
+        weight_covariance: whether weights get a covariance for all functions in the end, "shared"; "auto" is where that
+            is exact.
     """
     k = settings.n_labels
     with torch.device("meta"):
@@ -90,11 +91,12 @@ def training_memory(
     arrays = 4 * narrow + held + mixing + n_copies * (narrow + wide) + sum(part.step_elements(sizes) for part in parts)
     training: int = item_size * arrays + of_labels + sum(part.step_bytes(sizes) for part in parts) + 12 * n_stored
     training += sum(part.fit_bytes(n_rows) for part in parts)
-    if not shares_covariance:
+    # Covariances are fitted once training is over.
+    n_weights = [weighted.n_weights for _, weighted in model.latents.with_weights()]
+    if weight_covariance == "factorised" or (weight_covariance == "auto" and not is_exact(n_weights, n_rows)):
         return training
-    # They are fitted once training is over.
-    of_weights = [covariance_bytes(weighted.n_weights, n_rows) for _, weighted in model.latents.with_weights()]
-    return max(training, sum(of_weights) + item_size * narrow + 12 * n_stored)
+    of_weights = sum(covariance_bytes(n, n_rows) for n in n_weights)
+    return max(training, of_weights + item_size * narrow + 12 * n_stored)
 
 
 def _learnt(module: nn.Module) -> int:

@@ -33,9 +33,6 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
     label = ("class", "classes")
     one_class = True
 
-    def usual_features(self, source: Source) -> str:
-        return "auto"
-
     def kinds(self, request: TrainRequest) -> list[ModelKind]:
         if request.kind == "tree":
             raise SettingsError(f"--model tree is for many labels per row, but this data has {self.per_row}")

@@ -68,12 +68,6 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
                 raise SettingsError(f"{option} is for one class per row, but {because}")
         source.check(labelled=labelled)
 
-    def usual_features(self, source: Source) -> str:
-        if source.inputs == "texts":
-            return "text"
-        # Numbers of a table may be in any units.
-        return "unit" if source.kind in ("xc", "svmlight", "mapped", "sparse") else "auto"
-
     def kinds(self, request: TrainRequest) -> list[ModelKind]:
         if request.kind == "tree" and request.preset is not None:
             raise SettingsError(f"--model tree is for {self.per_row}, but --preset {request.preset} is another model")

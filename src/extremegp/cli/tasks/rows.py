@@ -39,10 +39,6 @@ class RowTask(Task[Classifier]):
         source.check(labelled=labelled)
 
     @abstractmethod
-    def usual_features(self, source: Source) -> str:
-        """The features step of data, by default."""
-
-    @abstractmethod
     def kinds(self, request: TrainRequest) -> list[ModelKind]:
         """The kinds of model that the options leave, of which the data choose; the usual one first."""
 
@@ -100,7 +96,7 @@ class RowTask(Task[Classifier]):
         texts = source.inputs == "texts"
         if source.inputs == "texts and feature vectors":
             return params | {"features": self._block_features(params, source)}
-        params.setdefault("features", self.usual_features(source))
+        params.setdefault("features", "auto")
         if texts and params["features"] == "auto":
             params["features"] = "text"
         hints = get_args(parameter_types(self.estimators["factor"])["features"])

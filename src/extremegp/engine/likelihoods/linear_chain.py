@@ -171,6 +171,14 @@ class ChainDraws(NamedTuple):
         pair = chain.pair_marginals(self.unary, self.transitions, self.lengths)
         return chain.unpad((pair * (1 - pair)).mean((-2, -1)).mean(0).unsqueeze(-1), self.lengths).squeeze(-1)
 
+    def uncertainty(self) -> Float[Tensor, "B 3"]:
+        """Of tokens: entropy of the marginals, mean entropy at the draws, and variance of the utilities over them."""
+        marginals = self.marginals()
+        total = torch.special.entr(marginals.mean(0)).sum(-1)
+        aleatoric = torch.special.entr(marginals).sum(-1).mean(0)
+        variance = chain.unpad(self.unary.var(0, correction=0), self.lengths).mean(-1)
+        return torch.stack([total, aleatoric, variance], dim=-1)
+
     def log_prob(self, labels: Int[Tensor, "S T"]) -> Float[Tensor, " S"]:
         """log p(y) of a labelling of each sequence, p averaged over the draws; padding may be anything."""
         return next(self._log_probs([labels]))
