@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from extremegp.engine.blocks import Block
+from extremegp.engine.closed_posterior import closed_posterior, variance_left
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
 from extremegp.engine.lengthscales import chosen
@@ -19,7 +20,6 @@ from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import Inputs
 
 _PIECE = 1024  # rows
-_MOST_LEVERAGE = 1 - 1e-4
 
 
 class LeftOut(NamedTuple):
@@ -105,27 +105,10 @@ class RegressionGP(Latents):
         if len(kept.blocks) > 1:
             kept.shares.copy_(mean.shares)
         a = landmarks.rotate(data.x, data.weights)
-        own = torch.ones(len(a)).double() if data.weights is None else torch.from_numpy(data.weights).double()
-        squares = a.square()
-        # In float64, for weights may be of any size.
-        precision = (
-            sum((own[rows] @ squares[rows].double() for rows in _pieces(len(a))), torch.zeros(1).double()) + noise
-        )
-        self.shrinkage.copy_(noise / precision)
-        # s_k^2 at the maximum of the evidence: (y - mu)' (A A' + s^2 I)^-1 (y - mu) / N.
-        total, projected = torch.zeros(1).double(), torch.zeros(1).double()
-        for rows in _pieces(len(a)):
-            residuals = torch.from_numpy(data.y[rows].toarray()).double() - mean.frequencies
-            total = total + own[rows] @ residuals.square()
-            projected = projected + a[rows].double().T @ (own[rows, None] * residuals)
-        explained = (projected.square() / precision.unsqueeze(1)).sum(0)
-        # Rows of equal weights are so many, whatever these are; those of integers are as often there.
-        n_counted = max(float(own.sum()), float(own.sum() ** 2 / own.square().sum()))
-        self.amplitudes.copy_(((total - explained) / (noise * n_counted)).clamp(min=0.0))
-        leverage = squares @ precision.reciprocal().float()
-        # Without a row, a' L^-1 a is s^2 h / (1 - h), with h its leverage.
-        without = noise * leverage / (1 - (own.float() * leverage).clamp(max=_MOST_LEVERAGE))
-        return LeftOut(left_out.float(), (1 - squares.sum(1)).clamp(min=0.0) + without)
+        found = closed_posterior(lambda: iter(a.split(_PIECE)), data.y, mean.frequencies, noise, data.weights)
+        self.amplitudes.copy_(found.amplitudes)
+        self.shrinkage.copy_(found.shrinkage)
+        return LeftOut(left_out.float(), found.left_out)
 
     def of_prior(self) -> LinkMoments:
         """Moments of the functions far from all training rows, K each as a row."""
@@ -140,10 +123,6 @@ class RegressionGP(Latents):
 
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedRegressionGP:
         return ConditionedRegressionGP(self, functions)
-
-
-def _pieces(n_rows: int) -> list[slice]:
-    return [slice(start, start + _PIECE) for start in range(0, n_rows, _PIECE)]
 
 
 class ConditionedRegressionGP(ConditionedLatents):
@@ -166,9 +145,7 @@ class ConditionedRegressionGP(ConditionedLatents):
     def _regression(self, x: Inputs) -> tuple[LeftOut, Float[Tensor, "B M"]]:
         """The posterior of the regression at inputs, and their features of the landmarks."""
         a = self.latents.landmarks(x)
-        squares = a.square()
-        variance = (1 - squares.sum(1)).clamp(min=0.0) + squares @ self.latents.shrinkage
-        return LeftOut(self.latents.mean.regressed(x), variance), a
+        return LeftOut(self.latents.mean.regressed(x), variance_left(a, self.latents.shrinkage)), a
 
     def draws(
         self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
