@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from extremegp.engine.blocks import Block
 from extremegp.engine.kept_rows import KeptRows
-from extremegp.engine.linalg import principal
+from extremegp.engine.linalg import principal, principal_of
 from extremegp.engine.part import Part, StepSizes
 from extremegp.engine.sparse import Inputs, Matrix
 
@@ -61,6 +62,20 @@ class Landmarks(Part):
             rows = slice(start, start + _PIECE)
             features[rows] = features[rows] @ rotation
         return features
+
+    @torch.no_grad()
+    def turn(self, x: Matrix, weights: NDArray[np.float64] | None = None) -> None:
+        """Set W as `rotate` does, without ever holding the features of all rows."""
+        like = self.basis
+        like.copy_(self.kept.whitener().to(like))
+        of_pieces: Iterable[Tensor | None] = itertools.repeat(None)
+        if weights is not None:
+            of_pieces = torch.split(torch.from_numpy(weights).to(like), _PIECE)
+        like.copy_(like @ principal_of(zip(self.pieces(x), of_pieces, strict=False)))
+
+    def pieces(self, x: Matrix) -> Iterator[Float[Tensor, "n M"]]:
+        """a(x) of many rows, some at a time."""
+        return (self(x[start : start + _PIECE]) for start in range(0, x.shape[0], _PIECE))
 
     @torch.no_grad()
     def forward(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:

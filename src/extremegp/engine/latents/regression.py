@@ -105,7 +105,7 @@ class RegressionGP(Latents):
         if len(kept.blocks) > 1:
             kept.shares.copy_(mean.shares)
         a = landmarks.rotate(data.x, data.weights)
-        found = closed_posterior(lambda: iter(a.split(_PIECE)), data.y, mean.frequencies, noise, data.weights)
+        found = closed_posterior(lambda: iter(torch.split(a, _PIECE)), data.y, mean.frequencies, noise, data.weights)
         self.amplitudes.copy_(found.amplitudes)
         self.shrinkage.copy_(found.shrinkage)
         return LeftOut(left_out.float(), found.left_out)
