@@ -11,7 +11,7 @@ import scipy.sparse
 
 import extremegp
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier
-from extremegp.settings import latents, resolve
+from extremegp.settings import latents
 
 N, K = 150, 4
 SMALL: dict[str, Any] = {"n_inducing": 15, "epochs": 12, "random_state": 0, "verbose": False, "features": "raw"}
@@ -91,7 +91,7 @@ def test_more_rows_than_landmarks_and_sparse_rows_give_nearly_the_same(monkeypat
     x, y = _data("labels")
     whole = _fitted("labels", latents="gp")
     sparse = MultiLabelGPClassifier(latents="gp", **SMALL).fit(scipy.sparse.csr_matrix(x), y)
-    monkeypatch.setattr(resolve, "_VARIANCE_POINTS", 60)
+    monkeypatch.setattr(latents, "_LANDMARKS", 60)
     some = _fitted("labels", latents="gp")
     assert some.settings_.n_variance_points == 60
     for other in (sparse, some):

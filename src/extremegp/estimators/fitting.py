@@ -36,10 +36,10 @@ from extremegp.prediction.predictor import Predictor
 from extremegp.prediction.shared_covariance import share_covariances
 from extremegp.progress import spoken
 from extremegp.settings.domains import choice
-from extremegp.settings.latents import CLOSED, landmark_count
+from extremegp.settings.latents import CLOSED, landmark_count, variance_points
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
 from extremegp.settings.model import ModelSettings
-from extremegp.settings.resolve import model_settings, regression_points, training_settings, variance_points
+from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
 from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks
@@ -300,8 +300,7 @@ def instance_noise(
         weights = None if data.weights is None else data.weights[rows]
         scatter = estimate_scatter(torch.from_numpy(logits), data.y[rows], rng=rng, weights=weights)
         return LabelScatter(scatter.loadings.to(model.mixing.bias))
-    predictor = Predictor(model.without_regression_variance())
-    blocks = [block for _, block in predictor.utilities(data.x[rows], logits)]
+    blocks = [block for _, block in Predictor(model.without_regression_variance()).utilities(data.x[rows], logits)]
     latents = Marginals.concatenate([block.latents for block in blocks])
     offsets = [block.offset for block in blocks if block.offset is not None]
     utilities = Utilities(model.mixing, latents, torch.cat(offsets) if offsets else None)

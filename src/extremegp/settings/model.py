@@ -26,6 +26,7 @@ from extremegp.engine.regression_variance import RegressionVariance
 from extremegp.engine.weight_covariance import covariance_part
 from extremegp.errors import SettingsError
 from extremegp.settings.domains import choice, number
+from extremegp.settings.files import MOST, blocks_of, of_sequences
 from extremegp.settings.parts import (
     KERNEL_NAMES,
     KERNELS,
@@ -46,8 +47,6 @@ LatentsName = Literal["gp", "landmarks", "regression", "linear", "linear-mean-fi
 LinearTermPosterior = Literal["shared", "point"]
 WeightCovarianceName = Literal["factorised", "shared"]
 WEIGHT_COVARIANCES: tuple[str, ...] = get_args(WeightCovarianceName)
-
-_MOST = 2**40
 
 
 @dataclass(frozen=True)
@@ -280,14 +279,14 @@ class ModelSettings:
         known = {entry.name for entry in fields(cls)}
         needed = {"n_features", "n_labels", "n_latent", "n_inducing", "kernel"}
         if isinstance(values, dict) and "n_latent" not in values and "transitions" in values:
-            values = _of_sequences(values)
+            values = of_sequences(values)
         if not isinstance(values, dict) or not needed <= values.keys() <= known:
             raise SettingsError("the model settings are incomplete or of another version")
         decoded: dict[str, Any] = {
             name: made(value, parts) if isinstance(value, dict) else value for name, value in values.items()
         }
         if "blocks" in values:
-            decoded["blocks"] = _blocks_of(values["blocks"])
+            decoded["blocks"] = blocks_of(values["blocks"])
         return cls(**decoded).checked()
 
     def checked(self) -> Self:
@@ -297,9 +296,9 @@ class ModelSettings:
             SettingsError: one is not, or two do not go together.
         """
         for name in ("n_features", "n_labels", "n_latent", "n_inducing", "n_hidden", "n_random_features"):
-            number(name, getattr(self, name), low=1, high=_MOST, integer=True)
+            number(name, getattr(self, name), low=1, high=MOST, integer=True)
         for name in ("n_mean_points", "n_variance_points", "n_local_rows", "n_reduced", "n_weight_points"):
-            number(name, getattr(self, name), low=0, high=_MOST, integer=True)
+            number(name, getattr(self, name), low=0, high=MOST, integer=True)
         for name, hint in _HINTS.items():
             if hint is bool:
                 choice(name, getattr(self, name), (True, False))
@@ -307,7 +306,7 @@ class ModelSettings:
                 choice(name, getattr(self, name), options)
         for name in ("n_mean_stored", "n_variance_stored", "n_landmark_stored", "n_weight_stored"):
             if getattr(self, name) is not None:
-                number(name, getattr(self, name), low=0, high=_MOST, integer=True)
+                number(name, getattr(self, name), low=0, high=MOST, integer=True)
         number("n_layers", self.n_layers, low=1, high=100, integer=True)
         number("relative_jitter", self.relative_jitter, low=0, high=1e-3)
         number("prior_variance", self.prior_variance, low=0, open_low=True)
@@ -338,7 +337,7 @@ class ModelSettings:
             )
 
     def _check_inducing(self) -> None:
-        most = min(self.n_features, _MOST)
+        most = min(self.n_features, MOST)
         for name, used in (
             ("n_subspace", self.inducing in ("subspace", "subspace-basis")),
             ("support_size", self.inducing == "sparse"),
@@ -381,37 +380,6 @@ class ModelSettings:
             raise SettingsError('latents="regression" takes rows to keep, and a likelihood with a link')
         if self.transitions == "none" and self.objective != "exact":
             raise SettingsError('objective="pseudo-likelihood" is of transitions, and transitions="none" has none')
-
-
-def _blocks_of(values: Any) -> tuple[Block, ...]:
-    """Blocks as JSON has them."""
-    try:
-        blocks = tuple(Block(*block) for block in values)
-        for block in blocks:
-            number("the features of a block", block.n_features, low=1, high=_MOST, integer=True)
-            choice("dense and unit of a block", block.dense, (True, False))
-            choice("dense and unit of a block", block.unit, (True, False))
-    except TypeError as error:
-        raise SettingsError(f"not the blocks of a model: {values!r}") from error
-    return blocks
-
-
-def _of_sequences(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings of sequences as format version 1 has them: what all of them had in common was left out."""
-    gp = values.get("latents") == "gp"
-    return {
-        **values,
-        "n_latent": values.get("n_labels"),
-        "likelihood": "linear-chain",
-        "mixing": "identity",
-        "inducing": "sparse" if gp else "free",
-        "support_size": values.get("support_size") if gp else 0,
-        "learn_inducing": False,
-        "normalise_inducing": False,
-        "linear_posterior": "point",
-        "learn_scales": gp and not values.get("linear_term"),
-        "bias_variance": 4.0,
-    }
 
 
 _HINTS = get_type_hints(ModelSettings)

@@ -15,7 +15,7 @@ from extremegp.engine.part import Part
 from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
 from extremegp.settings.domains import choice, number
-from extremegp.settings.latents import CLOSED, LANDMARK_STEPS, landmark_settings
+from extremegp.settings.latents import CLOSED, LANDMARK_STEPS, keeps_frequencies, landmark_settings
 from extremegp.settings.model import WEIGHT_COVARIANCES, ModelSettings
 from extremegp.settings.parts import CLASS_LIKELIHOODS, SEQUENCE_LATENTS, part_class
 from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
@@ -24,7 +24,6 @@ _MOST_FUNCTIONS, _MOST_CLASSES = 500, 20_000
 _MOST_LOADINGS = 5 * 10**7  # with full moments
 # A regression as mean function is for data that it takes a minute or two on.
 _MOST_ROWS, _MOST_TARGETS, _MOST_FEATURES, _MOST_POINTS = 200_000, 5 * 10**7, 4096, 8192
-_VARIANCE_POINTS = 2000
 # Random features of wide inputs are dear: what is beyond this is reduced first, or takes linear functions.
 _MOST_RANDOM_FEATURES, _REDUCED = 50_000, 100
 _BIAS_VARIANCE = 4.0  # of the labels of sequences
@@ -58,12 +57,6 @@ def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n
         fits = fits and n_features <= _MOST_FEATURES and params["latents"] == "gp"
         wanted = "regression" if fits and part_class("likelihood", params["likelihood"]).link else "zero"
     return 0 if wanted == "zero" else points
-
-
-def variance_points(params: dict[str, Any], n_points: int) -> int:
-    """How many rows the variance of a mean function goes through that is a regression on so many; 0 for none."""
-    carried = params["latents"] == "gp" and part_class("likelihood", params["likelihood"]).is_smooth
-    return min(n_points, _VARIANCE_POINTS) if carried else 0
 
 
 def model_settings(
@@ -130,7 +123,7 @@ def model_settings(
         n_mean_stored=mean_points[1],
         n_variance_points=variance_points[0],
         n_variance_stored=variance_points[1],
-        learn_bias=not (variance_points[0] and mixing == "factor" and _keeps_frequencies(params["likelihood"])),
+        learn_bias=not (variance_points[0] and mixing == "factor" and keeps_frequencies(params["likelihood"])),
         blocks=blocks,
         propensity=params["propensity"] is not None,
         mixing=mixing,
@@ -139,12 +132,6 @@ def model_settings(
         prior_variance=_plain(params.get("prior_variance", 0.1 if linear_term else 1.0)),
         **{name: _plain(params[name]) for name in (*same, *_OF_SEQUENCES) if name in params},
     ).checked()
-
-
-def _keeps_frequencies(likelihood: Any) -> bool:
-    """Whether biases can follow what keeps labels at their frequencies far from all data, while loadings move."""
-    part = part_class("likelihood", likelihood)
-    return bool(part.has_prior and part.labels_independent)
 
 
 def _plain(value: Any) -> Any:
