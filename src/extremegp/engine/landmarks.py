@@ -33,12 +33,22 @@ class Landmarks(Part):
         n_stored: stored entries of the rows; None to keep them as an array.
         n_features: D.
         blocks: blocks of the features.
+        held: whether what is trained holds the features of all rows.
     """
 
     basis: Float[Tensor, "M M"]
 
-    def __init__(self, n_points: int, n_stored: int | None, n_features: int, *, blocks: Sequence[Block] = ()) -> None:
+    def __init__(
+        self,
+        n_points: int,
+        n_stored: int | None,
+        n_features: int,
+        *,
+        blocks: Sequence[Block] = (),
+        held: bool = True,
+    ) -> None:
         super().__init__()
+        self.held = held
         self.kept = KeptRows(n_points, n_stored, n_features, blocks=blocks, lone=True)
         self.register_buffer("basis", torch.zeros(n_points, n_points))
 
@@ -83,8 +93,8 @@ class Landmarks(Part):
         return torch.cat([block.to(self.basis) @ self.basis for block in self.kept.covariances(x)])
 
     def fit_bytes(self, n_rows: int) -> int:
-        # Features of all rows; K_Z, its factors and the eigenvectors.
-        return 4 * n_rows * len(self) + 8 * 6 * len(self) ** 2
+        # Features of rows; K_Z, its factors and the eigenvectors.
+        return 4 * (n_rows if self.held else min(n_rows, 3 * _PIECE)) * len(self) + 8 * 6 * len(self) ** 2
 
     def step_elements(self, sizes: StepSizes) -> int:
-        return 3 * sizes.rows * len(self)
+        return 3 * sizes.rows * len(self) if self.held else 0

@@ -61,7 +61,7 @@ class RegressionVariance(Part):
         self, n_points: int, n_stored: int | None, n_features: int, n_labels: int, *, blocks: Sequence[Block] = ()
     ) -> None:
         super().__init__()
-        self.landmarks = Landmarks(n_points, n_stored, n_features, blocks=blocks)
+        self.landmarks = Landmarks(n_points, n_stored, n_features, blocks=blocks, held=False)
         self.register_buffer("amplitudes", torch.ones(n_labels))
         self.register_buffer("shrinkage", torch.ones(n_points))
         self.register_buffer("scales", torch.zeros(n_labels))
@@ -77,11 +77,7 @@ class RegressionVariance(Part):
     @torch.no_grad()
     def fit(self, data: TrainingData, mean: RegressionMean, noise: float) -> None:
         """Take the kernel of a mean function that was fitted to the same data, and the posterior that it has."""
-        kept = self.landmarks.kept
-        kept.keep(data.x[chosen(data.n_rows, len(kept))])
-        kept.weights.copy_(mean.weights)
-        if len(kept.blocks) > 1:
-            kept.shares.copy_(mean.shares)
+        self.landmarks.kept.keep_under(data.x[chosen(data.n_rows, len(self.landmarks))], mean)
         self.landmarks.turn(data.x, data.weights)
         found = closed_posterior(lambda: self.landmarks.pieces(data.x), data.y, mean.frequencies, noise, data.weights)
         self.amplitudes.copy_(found.amplitudes)

@@ -31,12 +31,8 @@ class Spread(NamedTuple):
     scales: Float[Tensor, " K"]
     draw: Callable[[int, torch.Generator], Float[Tensor, "R B K"]] | None = None
 
-    def variance(self, labels: slice = slice(None)) -> Float[Tensor, "B L"]:
-        """Of the terms of some labels."""
-        return self.left.unsqueeze(1) * self.scales[labels]
-
-    def of_labels(self, labels: Int[Tensor, "B C"]) -> Float[Tensor, "B C"]:
-        """That of the terms of C labels of each row, which may differ from row to row."""
+    def variance(self, labels: slice | Int[Tensor, "B L"] = slice(None)) -> Float[Tensor, "B L"]:
+        """Of the terms of some labels, or of L labels of each row, which may differ from row to row."""
         return self.left.unsqueeze(1) * self.scales[labels]
 
     def rows(self, index: Int[Tensor, " R"]) -> Spread:
@@ -136,7 +132,7 @@ class Utilities:
         """Means and variances of the utilities of C labels of each row, which may differ from row to row."""
         mean, variance = self.mixing.of_labels(self.latents, labels)
         if self.spread is not None:
-            variance = variance + self.spread.of_labels(labels)
+            variance = variance + self.spread.variance(labels)
         return Marginals(mean if self.offset is None else mean + self.offset.gather(1, labels), variance)
 
     def differences(self, classes: Int[Tensor, " B"]) -> Marginals:

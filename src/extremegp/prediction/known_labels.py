@@ -214,7 +214,7 @@ class _Known:
         self.variance = noise.weight.double() * latents.variance[rows].double()
         roots = [self.loadings * self.variance.sqrt()[:, None], self.loadings @ self.factor]
         if utilities.spread is not None:
-            own = utilities.spread.rows(rows).of_labels(labels).double() * signs.abs()
+            own = utilities.spread.rows(rows).variance(labels).double() * signs.abs()
             roots.append(torch.diag_embed(own.sqrt()))
         self.root = torch.cat(roots, dim=2)
         mean = mixing.bias[labels].double() + torch.matmul(

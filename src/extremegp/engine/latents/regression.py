@@ -99,11 +99,7 @@ class RegressionGP(Latents):
         left_out, noise = mean.regress(data)
         least = 0.3 / (data.n_counted + 1)
         mean.frequencies.clamp_(least, 1 - least)
-        kept = landmarks.kept
-        kept.keep(data.x[chosen(data.n_rows, len(kept))])
-        kept.weights.copy_(mean.weights)
-        if len(kept.blocks) > 1:
-            kept.shares.copy_(mean.shares)
+        landmarks.kept.keep_under(data.x[chosen(data.n_rows, len(landmarks))], mean)
         a = landmarks.rotate(data.x, data.weights)
         found = closed_posterior(lambda: iter(torch.split(a, _PIECE)), data.y, mean.frequencies, noise, data.weights)
         self.amplitudes.copy_(found.amplitudes)
