@@ -107,7 +107,8 @@ def test_a_regression_as_mean_function_says_what_it_learnt(kind: str):
         if kind == "labels"
         else MultiClassGPClassifier(features="raw", **options).fit(x, y[:, 0])
     )
-    ((low, middle, high, noise),) = (each.values() for each in chosen(estimator))
+    (low, middle, high, noise), (share,) = (each.values() for each in chosen(estimator))
+    assert 0 <= share <= 1
     assert 0 < low <= middle <= high
     lengthscales = estimator.model_.mean_function.weights.double().rsqrt()  # type: ignore[union-attr]
     assert (low, high) == pytest.approx((float(lengthscales.min()), float(lengthscales.max())), rel=1e-5)
@@ -117,7 +118,7 @@ def test_a_regression_as_mean_function_says_what_it_learnt(kind: str):
 def test_shares_of_blocks_add_up_to_one():
     x, y = small_data()
     classifier = small_classifier(features={"a": "raw", "b": "raw"}, mean_function="regression")
-    ((*_, first, second),) = (each.values() for each in chosen(classifier.fit({"a": x[:, :2], "b": x[:, 2:]}, y)))
+    (*_, first, second), _ = (each.values() for each in chosen(classifier.fit({"a": x[:, :2], "b": x[:, 2:]}, y)))
     assert first + second == pytest.approx(1)
     assert list(chosen(classifier)[0])[-2:] == ["share_of_block_1", "share_of_block_2"]
 

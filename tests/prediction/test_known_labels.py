@@ -12,7 +12,7 @@ from scipy.special import expit
 
 from extremegp.engine.latents import Marginals
 from extremegp.engine.mixing import FactorMixing
-from extremegp.engine.utilities import Utilities
+from extremegp.engine.utilities import Spread, Utilities
 from extremegp.prediction import known_labels as conditional
 from extremegp.prediction.known_labels import InstanceNoise, find_mode, mean_utilities_given, utilities_given
 
@@ -232,3 +232,26 @@ def test_the_offset_of_a_mean_function_counts_as_the_bias_does() -> None:
     problem.mixing.bias.zero_()
     for found, part in zip(problem.solve(), expected, strict=True):
         np.testing.assert_allclose(found, part, rtol=1e-8, atol=1e-8)
+
+
+@pytest.mark.parametrize("variance", ["laplace", "map"])
+def test_a_spread_is_as_so_many_more_functions_of_one_label_each(variance: str) -> None:
+    problem, rng = Problem(noisy=False), np.random.default_rng(3)
+    left, scales = torch.tensor(rng.random(B)), torch.tensor(rng.gamma(1.0, size=K))
+    wide = Utilities(problem.mixing, problem.latents, spread=Spread(left, scales))
+    joint = FactorMixing(torch.cat([problem.mixing.loadings, scales.sqrt().diag()], 1), problem.mixing.bias)
+    own = left[:, None].expand(-1, K)
+    latents = Marginals(
+        torch.cat([problem.latents.mean, torch.zeros_like(own)], 1), torch.cat([problem.latents.variance, own], 1)
+    )
+    known = scipy.sparse.csr_matrix(problem.known)
+    found = utilities_given(wide, known, problem.noise, variance=variance)  # type: ignore[arg-type]
+    other = Utilities(joint.requires_grad_(False), latents)
+    expected = utilities_given(other, known, InstanceNoise.none(joint.bias, P + K), variance=variance)  # type: ignore[arg-type]
+    # Of labels that are known nothing is asked.
+    asked = problem.known == 0
+    np.testing.assert_allclose(found.mean[asked], expected.mean[asked], rtol=1e-7, atol=1e-9)
+    np.testing.assert_allclose(found.variance[asked], expected.variance[asked], rtol=1e-7)
+    np.testing.assert_allclose(mean_utilities_given(wide, known, problem.noise), found.mean)
+    for one, as_before in zip(found, wide.marginals(), strict=True):
+        np.testing.assert_array_equal(one[0], as_before[0])

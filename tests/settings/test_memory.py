@@ -103,11 +103,18 @@ def test_every_size_costs_memory(name: str):
         {"linear_term": True},
         {"propensity": True},
         {"n_mean_points": 200},
+        {"n_mean_points": 200, "n_variance_points": 100},
     ],
     ids=str,
 )
 def test_what_is_larger_than_the_default_costs_memory(changes: dict[str, Any]):
     assert _estimate(_sizes(**changes)) > _estimate(_sizes())
+
+
+def test_the_variance_of_a_mean_function_costs_no_features_of_all_rows():
+    sizes = _sizes(n_mean_points=200, n_variance_points=100, n_rows=10**6)
+    without = _estimate({**sizes, "n_variance_points": 0})
+    assert without < _estimate(sizes) < without + 4 * 100 * 10**6 / 10
 
 
 def test_a_function_for_each_class_costs_memory_in_proportion_to_the_classes():

@@ -38,7 +38,7 @@ def _linked(t: np.ndarray, kind: str) -> np.ndarray:
 
 
 def _refits(x: np.ndarray, y: np.ndarray, kind: str, *, leave_out: bool) -> np.ndarray:
-    """Link of the regression of every row on the others, or on all rows, by solves of N systems."""
+    """Link of the regression of every row on the others, or on all rows, beside that of frequencies, by N solves."""
     scaled = x.astype(np.float64) * np.exp(0.5 * LOG_WEIGHTS)
     covariance = np.exp(-0.5 * np.square(scaled[:, None] - scaled[None]).sum(-1))
     fitted = np.empty(y.shape)
@@ -46,7 +46,7 @@ def _refits(x: np.ndarray, y: np.ndarray, kind: str, *, leave_out: bool) -> np.n
         others = np.delete(np.arange(N), i) if leave_out else np.arange(N)
         noisy = covariance[np.ix_(others, others)] + NOISE * np.eye(len(others))
         fitted[i] = y.mean(0) + covariance[i, others] @ np.linalg.solve(noisy, y[others] - y.mean(0))
-    return _linked(fitted, kind)
+    return _linked(fitted, kind) - _linked(y.mean(0), kind)
 
 
 @pytest.fixture

@@ -1,6 +1,6 @@
 """Show what a saved model is, when and from what it was made, and how good it was; with --all, everything.
 
-Hyper-parameters that were chosen before training are shown with the values
+Hyper-parameters that were chosen beside training are shown with the values
 that were tried and what decided; --all has what each was worth.
 
 The model is checked on the way: a damaged or altered one is an error. The

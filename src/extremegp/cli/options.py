@@ -187,8 +187,8 @@ ModelChoice = Annotated[
     typer.Option(
         "--model",
         help="For many labels per row: a factor model (MultiLabelGPClassifier) or label trees "
-        "(LabelTreeGPClassifier). 'auto' tries both on a few thousand rows from 2000 to 100,000 labels, and takes label "
-        "trees beyond, unless a preset or --set says otherwise.",
+        "(LabelTreeGPClassifier). 'auto' tries both on a few thousand rows from 2000 to 100,000 labels, and takes "
+        "label trees beyond, unless a preset or --set says otherwise.",
     ),
 ]
 PresetName = Annotated[

@@ -122,6 +122,15 @@ class KeptRows(Part):
             for buffer, array in ((self.rows, rows), (self.columns, columns), (self.values, values)):
                 buffer.copy_(torch.from_numpy(array))
 
+    @torch.no_grad()
+    def keep_under(self, points: Matrix, kernel: KeptRows) -> None:
+        """Set the rows, under the kernel of others."""
+        self.keep(points)
+        self.weights.copy_(kernel.weights)
+        self.family.copy_(kernel.family)
+        if len(self.blocks) > 1:
+            self.shares.copy_(kernel.shares)
+
     def scaled_points(self) -> ScaledRows:
         """The rows in the coordinates of the kernel."""
         # Loading replaces or overwrites the buffers; a copy of what the points were made of tells.

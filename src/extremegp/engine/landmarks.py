@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -12,7 +13,7 @@ from torch import Tensor
 
 from extremegp.engine.blocks import Block
 from extremegp.engine.kept_rows import KeptRows
-from extremegp.engine.linalg import principal
+from extremegp.engine.linalg import principal, principal_of
 from extremegp.engine.part import Part, StepSizes
 from extremegp.engine.sparse import Inputs, Matrix
 
@@ -32,12 +33,22 @@ class Landmarks(Part):
         n_stored: stored entries of the rows; None to keep them as an array.
         n_features: D.
         blocks: blocks of the features.
+        held: whether what is trained holds the features of all rows.
     """
 
     basis: Float[Tensor, "M M"]
 
-    def __init__(self, n_points: int, n_stored: int | None, n_features: int, *, blocks: Sequence[Block] = ()) -> None:
+    def __init__(
+        self,
+        n_points: int,
+        n_stored: int | None,
+        n_features: int,
+        *,
+        blocks: Sequence[Block] = (),
+        held: bool = True,
+    ) -> None:
         super().__init__()
+        self.held = held
         self.kept = KeptRows(n_points, n_stored, n_features, blocks=blocks, lone=True)
         self.register_buffer("basis", torch.zeros(n_points, n_points))
 
@@ -63,13 +74,27 @@ class Landmarks(Part):
         return features
 
     @torch.no_grad()
+    def turn(self, x: Matrix, weights: NDArray[np.float64] | None = None) -> None:
+        """Set W as `rotate` does, without ever holding the features of all rows."""
+        like = self.basis
+        like.copy_(self.kept.whitener().to(like))
+        of_pieces: Iterable[Tensor | None] = itertools.repeat(None)
+        if weights is not None:
+            of_pieces = torch.split(torch.from_numpy(weights).to(like), _PIECE)
+        like.copy_(like @ principal_of(zip(self.pieces(x), of_pieces, strict=False)))
+
+    def pieces(self, x: Matrix) -> Iterator[Float[Tensor, "n M"]]:
+        """a(x) of many rows, some at a time."""
+        return (self(x[start : start + _PIECE]) for start in range(0, x.shape[0], _PIECE))
+
+    @torch.no_grad()
     def forward(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
         """a(x) of rows."""
         return torch.cat([block.to(self.basis) @ self.basis for block in self.kept.covariances(x)])
 
     def fit_bytes(self, n_rows: int) -> int:
-        # Features of all rows; K_Z, its factors and the eigenvectors.
-        return 4 * n_rows * len(self) + 8 * 6 * len(self) ** 2
+        # Features of rows; K_Z, its factors and the eigenvectors.
+        return 4 * (n_rows if self.held else min(n_rows, 3 * _PIECE)) * len(self) + 8 * 6 * len(self) ** 2
 
     def step_elements(self, sizes: StepSizes) -> int:
-        return 3 * sizes.rows * len(self)
+        return 3 * sizes.rows * len(self) if self.held else 0

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -16,7 +16,7 @@ from extremegp.errors import ExtremeGPError
 
 MAX_RELATIVE_JITTER = 1e-3
 _EXACT_COLUMNS, _BLOCK_COLUMNS = 2048, 256
-_BLOCK_ROWS = 512
+_BLOCK_ROWS, _PIECE = 512, 4096
 
 
 class JitterWarning(UserWarning):
@@ -204,12 +204,18 @@ def tensor_float32(device: torch.device) -> Iterator[None]:
 
 def principal(features: Float[Tensor, "N M"], weights: Float[Tensor, " N"] | None = None) -> Float[Tensor, "M M"]:
     """A rotation that makes the weighted sum of squares A'A of features diagonal, largest first."""
-    squares = torch.zeros(features.shape[1], features.shape[1], dtype=torch.float64, device=features.device)
-    # In pieces: a sum over many rows in float32 would round small eigenvalues away.
-    for start in range(0, len(features), 4096):
-        rows = slice(start, start + 4096)
-        part = features[rows]
-        squares += part.T @ (part if weights is None else part * weights[rows].unsqueeze(1))
+    pieces = torch.split(features, _PIECE)
+    return principal_of(
+        zip(pieces, [None] * len(pieces) if weights is None else torch.split(weights, _PIECE), strict=True)
+    )
+
+
+def principal_of(pieces: Iterable[tuple[Float[Tensor, "n M"], Float[Tensor, " n"] | None]]) -> Float[Tensor, "M M"]:
+    """The same of features, and weights, of some rows at a time; small ones, for they are summed up in float64."""
+    # A sum over many rows in float32 would round small eigenvalues away.
+    squares, like = torch.zeros(1, dtype=torch.float64), torch.zeros(1)
+    for like, weights in pieces:
+        squares = squares.to(like.device) + like.T @ (like if weights is None else like * weights.unsqueeze(1))
     # Orthogonal in any precision, which is what matters.
-    rotation: Tensor = torch.linalg.eigh(squares.to(features.dtype))[1].flip(1)
+    rotation: Tensor = torch.linalg.eigh(squares.to(like.dtype))[1].flip(1)
     return rotation

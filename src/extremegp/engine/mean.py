@@ -44,6 +44,7 @@ class RegressionMean(KeptRows):
             weighted by `shares`, which add up to one. Dense blocks are kept as an array, others by their stored
             entries.
         lone: as `KeptRows` takes it.
+        anchored: c (link t_k - link mu_k) instead, which is zero far from all rows whatever c is.
     """
 
     coefficients: Float[Tensor, "n_points K"]
@@ -59,12 +60,13 @@ class RegressionMean(KeptRows):
         link: Link = "logit",
         blocks: Sequence[Block] = (),
         lone: bool = False,
+        anchored: bool = False,
     ) -> None:
         super().__init__(n_points, n_stored, n_features, blocks=blocks, lone=lone)
         self.slope = nn.Parameter(torch.ones(1))
         self.register_buffer("coefficients", torch.zeros(n_points, n_labels))
         self.register_buffer("frequencies", torch.zeros(n_labels))
-        self.link = link
+        self.link, self.anchored = link, anchored
 
     def fit(self, data: TrainingData) -> NDArray[np.float32]:
         """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
@@ -117,8 +119,20 @@ class RegressionMean(KeptRows):
         blocks = [block.to(self.coefficients) @ self.coefficients for block in self.covariances(x)]
         return self.frequencies + torch.cat(blocks)
 
+    def prior_variances(self, amplitudes: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """Var c link g_k with g_k ~ N(mu_k, s_k^2), where amplitudes are s^2: far from all rows."""
+        # On a grid, for the link has kinks.
+        z = torch.linspace(-6.0, 6.0, 241).to(amplitudes).unsqueeze(1)
+        weights = torch.exp(-0.5 * z.square())
+        weights = weights / weights.sum()
+        values = self._link(self.frequencies + z * amplitudes.sqrt())
+        return self.slope.square() * (weights * (values - (weights * values).sum(0)).square()).sum(0)
+
     def linked(self, t: Tensor) -> Tensor:
         """The link of regressions t."""
+        return self._link(t) - self._link(self.frequencies) if self.anchored else self._link(t)
+
+    def _link(self, t: Tensor) -> Tensor:
         return torch.logit(t, eps=_FLOOR) if self.link == "logit" else t.clamp(min=_FLOOR).log()
 
 

@@ -48,6 +48,10 @@ class Mixing(Part):
         """The mixing of L of the labels, with parameters of its own that start as these rows: gradients are L x P."""
 
     @abstractmethod
+    def prior_variances(self) -> Float[Tensor, " K"]:
+        """Of the utilities, where the latent functions have variance 1."""
+
+    @abstractmethod
     def functions(self, labels: Int[Tensor, " L"]) -> Int[Tensor, " L"] | None:
         """Which latent functions the utilities of L labels are mixed of; None for all."""
 
@@ -149,7 +153,10 @@ class FactorMixing(Mixing):
     def project(self) -> None:
         """Keep what the prior says of the labels, as loadings move: see `Prior`."""
         if self.prior is not None:
-            self.bias.copy_(self.prior.follow(self.bias, self.loadings.square().sum(1)))
+            self.bias.copy_(self.prior.follow(self.bias, self.prior_variances()))
+
+    def prior_variances(self) -> Float[Tensor, " K"]:
+        return self.loadings.square().sum(1)
 
     def functions(self, labels: Int[Tensor, " L"]) -> None:
         return None
@@ -297,6 +304,9 @@ class IdentityMixing(Mixing):
         log_scales, bias = (part.detach().index_select(0, labels) for part in (self.log_scales, self.bias))
         learn = {"learn_scales": self.log_scales.requires_grad, "learn_bias": self.bias.requires_grad}
         return IdentityMixing(log_scales, bias, **learn, bias_variance=self.bias_variance)
+
+    def prior_variances(self) -> Float[Tensor, " K"]:
+        return self.log_scales.mul(2).exp()
 
     def functions(self, labels: Int[Tensor, " L"]) -> Int[Tensor, " L"]:
         return labels

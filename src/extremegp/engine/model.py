@@ -13,15 +13,18 @@ from torch import Tensor, nn
 from extremegp.engine.batch import Batch
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.landmarks import Landmarks
-from extremegp.engine.latents.base import ConditionedLatents, Latents
+from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mean import RegressionMean
-from extremegp.engine.mixing import Mixing
+from extremegp.engine.mixing import FactorMixing, Mixing
 from extremegp.engine.part import TrainingData, start_parts
+from extremegp.engine.regression_variance import RegressionVariance
 from extremegp.engine.sparse import Inputs, fill
-from extremegp.engine.utilities import Utilities
+from extremegp.engine.utilities import Spread, Utilities
 
 MeanFunction = RegressionMean | FeatureRegression
+
+_FAR_STEPS, _FAR_GAP = 100, 1e-3
 
 
 class ELBO(NamedTuple):
@@ -55,6 +58,7 @@ class VariationalModel(nn.Module):
         likelihood: from utilities to labels.
         mean_function: added to the utilities; None adds nothing.
         features: what latents and mean function see of the inputs; None for the inputs themselves.
+        regression_variance: of the mean function, once the model is trained; None takes it as known.
     """
 
     def __init__(
@@ -64,10 +68,12 @@ class VariationalModel(nn.Module):
         likelihood: Likelihood,
         mean_function: MeanFunction | None = None,
         features: Landmarks | None = None,
+        regression_variance: RegressionVariance | None = None,
     ) -> None:
         super().__init__()
         self.latents, self.mixing, self.likelihood = latents, mixing, likelihood
         self.mean_function, self.features = mean_function, features
+        self.regression_variance = regression_variance
 
     def elbo(self, batch: Batch, conditioned: ConditionedLatents | None = None) -> ELBO:
         """The bound from a batch, whose mean over batches and draws is exact.
@@ -89,12 +95,21 @@ class VariationalModel(nn.Module):
         offset, x = None, self.seen(x)
         if self.mean_function is not None:
             offset = self.mean_function(x) if mean_logits is None else self.mean_function.scaled(mean_logits)
-        return Utilities.at(self.mixing, conditioned, x, offset)
+        utilities = Utilities.at(self.mixing, conditioned, x, offset)
+        if self.regression_variance is None or not self.regression_variance.counts:
+            return utilities
+        return self.with_spread(utilities, self.regression_variance.at(x))
+
+    def with_spread(self, utilities: Utilities, spread: Spread) -> Utilities:
+        """Utilities with the variance of the mean function, which says how likely labels are with it integrated out."""
+        assert self.regression_variance is not None
+        moved = utilities.moved(self.regression_variance.moved(spread))
+        return moved.spread_out(spread, self.likelihood.conditional)
 
     def select(self, labels: Int[Tensor, " L"], *, partial: bool = False) -> VariationalModel:
         """The model of L of the labels: the same latent functions, and a mixing with parameters of its own.
 
-        Its mean function still gives all K labels: it needs `mean_logits` of the L.
+        Its mean function still gives all K labels: it needs `mean_logits` of the L. It is taken as known.
 
         Args:
             labels: the labels, ascending.
@@ -120,6 +135,32 @@ class VariationalModel(nn.Module):
         return VariationalModel(self.latents, self.mixing, self.likelihood, self.mean_function)
 
     @torch.no_grad()
+    def return_to_frequencies(self, data: TrainingData) -> None:
+        """Let labels have the probabilities of their frequencies far from all data, where functions have their prior.
+
+        Args:
+            data: what the model was trained on.
+        """
+        variance, mean = self.regression_variance, cast(RegressionMean, self.mean_function)
+        assert variance is not None
+        like, least = self.mixing.bias, 0.5 / data.n_counted
+        wanted = torch.from_numpy(np.clip(data.applies, least, 1 - least)).to(like)
+        none = like.new_zeros(1, self.latents.n_functions)
+        spread = Spread(like.new_ones(1), variance.scales)
+        variance.shift.zero_()
+        for _ in range(_FAR_STEPS):
+            far = self.with_spread(Utilities(self.mixing, Marginals(none, torch.ones_like(none))), spread)
+            found = self.likelihood.predict(far).expectations[0].clamp(1e-30, 1 - 1e-7)
+            missing = (wanted / found).log() if mean.link == "log" else wanted.logit() - found.logit()
+            variance.shift += missing.clamp(-1.0, 1.0)
+            if float(missing.abs().max()) < _FAR_GAP:
+                break
+
+    def without_regression_variance(self) -> VariationalModel:
+        """The same model, parameter by parameter, that takes its mean function as known, as training does."""
+        return VariationalModel(self.latents, self.mixing, self.likelihood, self.mean_function, self.features)
+
+    @torch.no_grad()
     def start(self, data: TrainingData) -> NDArray[np.float32] | None:
         """Start from training data, in place.
 
@@ -132,14 +173,24 @@ class VariationalModel(nn.Module):
         """
         start_parts(self.latents, data)
         self.likelihood.start(data)
-        applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
-        bias, logits = self.likelihood.start_bias(applies, data.n_counted), None
-        if self.mean_function is not None:
-            logits = cast(RegressionMean, self.mean_function).fit(data)  # of features it is fitted beforehand
-            # The regression starts from the recorded frequencies itself.
-            bias -= self.likelihood.start_bias(data.frequencies, data.n_counted)
-        fill(self.mixing.bias, bias)
+        logits, mean = None, cast("RegressionMean | None", self.mean_function)  # of features it is fitted beforehand
+        if mean is not None:
+            regressed = mean.regress(data, mean.learnt(data))
+            logits = mean.linked(regressed.left_out).float().numpy()
+            if self.regression_variance is not None:
+                self.regression_variance.fit(data, mean, regressed.noise)
         self.mixing.start_loadings(data)
+        if mean is not None and mean.anchored and self.likelihood.has_prior:
+            variances = self.mixing.prior_variances().double().numpy()
+            bias = self.likelihood.prior_bias(data.applies, data.n_counted, variances)
+            if not self.mixing.bias.requires_grad:
+                cast(FactorMixing, self.mixing).prior = self.likelihood.prior(data.applies, data.n_counted)
+        else:
+            bias = self.likelihood.start_bias(data.applies, data.n_counted)
+            if mean is not None and not mean.anchored:
+                # The regression starts from the recorded frequencies itself.
+                bias -= self.likelihood.start_bias(data.frequencies, data.n_counted)
+        fill(self.mixing.bias, bias)
         return logits
 
 

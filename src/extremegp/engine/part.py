@@ -67,6 +67,11 @@ class TrainingData:
         """Weighted mean of each label as recorded, K: the share of the rows with it, or the mean count."""
         return column_means(self.y, self.weights)
 
+    @property
+    def applies(self) -> NDArray[np.float64]:
+        """How often labels apply, K: the recorded frequencies over the propensities."""
+        return self.frequencies if self.propensities is None else self.frequencies / self.propensities
+
     @cached_property
     def sample(self) -> Inputs:
         """Some of the inputs, for scales."""

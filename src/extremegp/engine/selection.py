@@ -1,4 +1,4 @@
-"""What was tried for hyper-parameters before training, and what won."""
+"""What was tried for hyper-parameters beside training, and what won."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Self
 
 @dataclass(frozen=True)
 class Selection:
-    """Hyper-parameters that were chosen together, before training.
+    """Hyper-parameters that were chosen together, beside training.
 
     Attributes:
         by: what was best of those tried, in words.

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import cached_property, partial
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -13,9 +15,33 @@ from extremegp.engine.latents.base import ConditionedLatents, Marginals
 from extremegp.engine.mixing import Mixing, Moments
 from extremegp.engine.sparse import Inputs, SparseRows
 
+_MACKAY = math.pi / 8
+
+
+class Spread(NamedTuple):
+    """Terms e_ik ~ N(0, v_i w_k) of the utilities, independent of each other and of the latent functions.
+
+    Attributes:
+        left: v, B.
+        scales: w, K.
+        draw: draws of them that are joint for all inputs, of a number R and a generator, R x B x K.
+    """
+
+    left: Float[Tensor, " B"]
+    scales: Float[Tensor, " K"]
+    draw: Callable[[int, torch.Generator], Float[Tensor, "R B K"]] | None = None
+
+    def variance(self, labels: slice | Int[Tensor, "B L"] = slice(None)) -> Float[Tensor, "B L"]:
+        """Of the terms of some labels, or of L labels of each row, which may differ from row to row."""
+        return self.left.unsqueeze(1) * self.scales[labels]
+
+    def rows(self, index: Int[Tensor, " R"]) -> Spread:
+        """Those of some of the inputs, or of some more than once."""
+        return Spread(self.left[index], self.scales)
+
 
 class Utilities:
-    """The K utilities f_i = mixing(h(x_i)) + mean(x_i) of B inputs under the posterior of the latent functions.
+    """The K utilities f_i = mixing(h(x_i)) + mean(x_i) + e_i of B inputs under the posterior of the latent functions.
 
     Args:
         mixing: from latent functions to utilities.
@@ -23,6 +49,7 @@ class Utilities:
         offset: what a mean function adds, B x K; None for none.
         draw: joint draws of the latent functions at the inputs of sequences: of lengths, a number of draws R and a
             generator, R x B x P.
+        spread: e; None for none.
     """
 
     def __init__(
@@ -31,8 +58,10 @@ class Utilities:
         latents: Marginals | Callable[[], Marginals],
         offset: Float[Tensor, "B K"] | None = None,
         draw: Callable[[Int[Tensor, " S"], int, torch.Generator], Float[Tensor, "R B P"]] | None = None,
+        spread: Spread | None = None,
     ) -> None:
         self.mixing, self.offset, self._latents, self._draw = mixing, offset, latents, draw
+        self.spread = spread
 
     @classmethod
     def at(
@@ -61,9 +90,37 @@ class Utilities:
         """K."""
         return self.mixing.n_utilities
 
+    @property
+    def n_noise(self) -> int:
+        """How many standard normal numbers `sample` makes a draw of: P, and K more where utilities have a spread."""
+        return self.latents.mean.shape[1] + (0 if self.spread is None else self.n_utilities)
+
+    def moved(self, by: Float[Tensor, "B K"]) -> Utilities:
+        """With other means."""
+        offset = by if self.offset is None else self.offset + by
+        return Utilities(self.mixing, self.latents, offset, self._draw, self.spread)
+
+    def spread_out(self, spread: Spread, expected: Callable[[Float[Tensor, "B K"]], Float[Tensor, "B K"]]) -> Utilities:
+        """With a spread that leaves the expectation of the labels about as it is.
+
+        A spread of variance s pulls the probability p of a label towards one half, by s p (1 - p) (1 - 2p) / 2 to first
+        order, and that of a class likewise under a softmax. Where the mean moves by s (p - 1/2) this is undone; of a
+        larger s it grows as the root, as the mean does that MacKay (1992) needs for the same probability.
+
+        Args:
+            spread: what there is beside the latent functions.
+            expected: the labels that are expected of known utilities.
+        """
+        grown = ((1 + _MACKAY * spread.variance()).sqrt() - 1) * (2 / _MACKAY)
+        moved = self.moved(grown * (expected(self.means()) - 0.5))
+        moved.spread = spread
+        return moved
+
     def marginals(self, labels: slice = slice(None)) -> Marginals:
         """Means and variances of some utilities, B x |labels| each."""
         mean, variance = self.mixing.marginals(self.latents, labels)
+        if self.spread is not None:
+            variance = variance + self.spread.variance(labels)
         return Marginals(mean if self.offset is None else mean + self.offset[:, labels], variance)
 
     def means(self, labels: slice = slice(None)) -> Float[Tensor, "B L"]:
@@ -74,6 +131,8 @@ class Utilities:
     def of_labels(self, labels: Int[Tensor, "B C"]) -> Marginals:
         """Means and variances of the utilities of C labels of each row, which may differ from row to row."""
         mean, variance = self.mixing.of_labels(self.latents, labels)
+        if self.spread is not None:
+            variance = variance + self.spread.variance(labels)
         return Marginals(mean if self.offset is None else mean + self.offset.gather(1, labels), variance)
 
     def differences(self, classes: Int[Tensor, " B"]) -> Marginals:
@@ -94,7 +153,13 @@ class Utilities:
 
     def rows(self, index: Int[Tensor, " R"]) -> Utilities:
         """Those of some of the inputs, or of some more than once."""
-        return Utilities(self.mixing, self.latents.rows(index), None if self.offset is None else self.offset[index])
+        offset, spread = self.offset, self.spread
+        return Utilities(
+            self.mixing,
+            self.latents.rows(index),
+            None if offset is None else offset[index],
+            spread=None if spread is None else spread.rows(index),
+        )
 
     def expectation_sum(
         self,
@@ -110,20 +175,34 @@ class Utilities:
             weights: w; 1 throughout by default.
             row_weights: v; 1 throughout by default.
         """
+        if self.spread is not None:
+            moments = partial(_spread, moments, self.spread)
         if row_weights is not None:
             moments = partial(_weighed, moments, row_weights.unsqueeze(1))
         return self.mixing.expectation_sum(self.latents, self.offset, moments, weights)
 
-    def sample(self, noise: Float[Tensor, "S B P"]) -> Float[Tensor, "S B K"]:
-        """Utilities at draws of the latent functions, made of standard normal noise."""
-        f = self.mixing.sample(self.latents, noise)
-        return f if self.offset is None else f + self.offset
+    def sample(self, noise: Float[Tensor, "S B n_noise"]) -> Float[Tensor, "S B K"]:
+        """Draws of the utilities, made of standard normal noise."""
+        n_latent = self.latents.mean.shape[1]
+        f = self.mixing.sample(self.latents, noise[..., :n_latent])
+        f = f if self.offset is None else f + self.offset
+        return f if self.spread is None else torch.addcmul(f, self.spread.variance().sqrt(), noise[..., n_latent:])
 
     def draws(self, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator) -> Float[Tensor, "R B K"]:
         """Draws of the utilities, joint for the inputs of each sequence."""
         assert self._draw is not None
         f = self.mixing.at(self._draw(lengths, n_draws, generator))
-        return f if self.offset is None else f + self.offset
+        f = f if self.offset is None else f + self.offset
+        if self.spread is None:
+            return f
+        assert self.spread.draw is not None
+        return f + self.spread.draw(n_draws, generator)
+
+
+def _spread(
+    moments: Moments, spread: Spread, mean: Tensor, variance: Tensor, labels: slice
+) -> tuple[Tensor, Tensor, Tensor]:
+    return moments(mean, variance + spread.variance(labels), labels)
 
 
 def _weighed(

@@ -62,7 +62,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
     """A scikit-learn estimator with `save` and `extremegp.load`.
 
     Attributes:
-        hyperparameters_: what was tried for hyper-parameters before training, and what won: empty where a model takes
+        hyperparameters_: what was tried for hyper-parameters beside training, and what won: empty where a model takes
             all from its settings or learns them in training, None in models that earlier versions saved.
     """
 

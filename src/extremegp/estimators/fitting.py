@@ -36,14 +36,14 @@ from extremegp.prediction.predictor import Predictor
 from extremegp.prediction.shared_covariance import share_covariances
 from extremegp.progress import spoken
 from extremegp.settings.domains import choice
-from extremegp.settings.latents import CLOSED, landmark_count
+from extremegp.settings.latents import CLOSED, landmark_count, variance_points
 from extremegp.settings.memory import Plan, described, memory_left, memory_limit, plan_within, training_memory
 from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
 from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks
-from extremegp.training.regression import start_on_regression
+from extremegp.training.regression import spread_regression, start_on_regression
 from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -145,7 +145,7 @@ def fit_model(
         inputs, mean_logits = start_on_landmarks(model, start)
         trained = model.of_features()
     else:
-        mean_logits = model.start(start)
+        mean_logits, trained = model.start(start), model.without_regression_variance()
     model.to(device=machine.device, dtype=dtype)
     contents = content_hash(data.arrays()), content_hash([] if held_out is None else held_out.arrays())
     validate = None if held_out is None else validator(model, held_out)
@@ -182,6 +182,8 @@ def fit_model(
     )
     if settings.latents == "landmarks":
         finish_on_landmarks(trained, inputs, data.y, data.row_weights)
+    if mean_logits is not None and model.regression_variance is not None:
+        spread_regression(model, start, mean_logits)
     model.requires_grad_(False)
     if data.lengths is not None and translated["weight_covariance"] != "factorised":
         settings = share_covariances(
@@ -228,6 +230,8 @@ def _planned(
         points: dict[str, Any] = {}
         if n_points:
             points["mean_points"] = kept(n_points=n_points)
+        if n_variance := variance_points(params, n_points):
+            points["variance_points"] = kept(n_points=n_variance)
         if params["latents"] in CLOSED:
             points["landmarks"] = kept(n_points=landmark_count(params, n_rows=x.shape[0], n_labels=y.shape[1]))
         settings = model_settings(params, **sizes, **points, blocks=data.blocks)
@@ -303,7 +307,7 @@ def instance_noise(
             torch.from_numpy(logits), data.y[rows], rng=rng, variances=variances, weights=weights
         )
         return LabelScatter(scatter.loadings.to(model.mixing.bias))
-    blocks = [block for _, block in Predictor(model).utilities(data.x[rows], logits)]
+    blocks = [block for _, block in Predictor(model.without_regression_variance()).utilities(data.x[rows], logits)]
     latents = Marginals.concatenate([block.latents for block in blocks])
     offsets = [block.offset for block in blocks if block.offset is not None]
     utilities = Utilities(model.mixing, latents, torch.cat(offsets) if offsets else None)

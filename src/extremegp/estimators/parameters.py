@@ -166,8 +166,8 @@ class SparseGPParameters:
         normalise_inducing: keep inducing inputs at unit norm; "auto" does so where the features step makes unit rows.
         mean_function: "zero", or "regression": the utilities' mean is the logit, of classes the logarithm, of an exact
             Gaussian process regression of the labels on the training rows (on a subset of many rows), which the latent
-            functions then correct. More accurate where there are few rows, and the model keeps the rows. "auto" does so
-            where it is cheap.
+            functions then correct. More accurate where there are few rows, and the model keeps the rows; with
+            latents="gp" the variance of the regression is part of the utilities'. "auto" does so where it is cheap.
         relative_jitter: added to the covariance of the inducing inputs, as a fraction of its mean diagonal.
     """
 

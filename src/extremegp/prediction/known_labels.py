@@ -1,7 +1,8 @@
 r"""Prediction where some labels of an instance are known already (T 4.37).
 
 An instance's latent values are h ~ N(m, V), V = a diag(v) + L L', where N(m, diag v) is the posterior of the functions
-and (a, L) is the `InstanceNoise`. The known labels O, with signs s (1 present, -1 absent), turn this into
+and (a, L) is the `InstanceNoise`; a spread of the utilities (`Spread`) adds what is of each label by itself. The known
+labels O, with signs s (1 present, -1 absent), turn this into
 
     p(h | y_O) ~ N(h; m, V) prod_{o in O} sigma(s_o f_o),    f = Phi h + b .
 
@@ -110,7 +111,10 @@ def utilities_given(
         if ratio is not None:
             known.reduce(ratio)
     means, variances = _moved(utilities, mean).marginals()
-    return Marginals(means, variances if ratio is None else variances.mul_(ratio))
+    if ratio is not None:
+        variances.mul_(ratio)
+    # A spread is of each label by itself: known labels say nothing of that of the others.
+    return Marginals(means, variances if utilities.spread is None else variances.add_(utilities.spread.variance()))
 
 
 @torch.no_grad()
@@ -208,7 +212,11 @@ class _Known:
         self.loadings = mixing.loadings[labels].double() * signs.abs()[..., None]
         self.factor = noise.factor.double()
         self.variance = noise.weight.double() * latents.variance[rows].double()
-        self.root = torch.cat([self.loadings * self.variance.sqrt()[:, None], self.loadings @ self.factor], dim=2)
+        roots = [self.loadings * self.variance.sqrt()[:, None], self.loadings @ self.factor]
+        if utilities.spread is not None:
+            own = utilities.spread.rows(rows).variance(labels).double() * signs.abs()
+            roots.append(torch.diag_embed(own.sqrt()))
+        self.root = torch.cat(roots, dim=2)
         mean = mixing.bias[labels].double() + torch.matmul(
             self.loadings, latents.mean[rows].double()[..., None]
         ).squeeze(2)

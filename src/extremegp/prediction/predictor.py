@@ -68,6 +68,8 @@ class Predictor:
     ) -> None:
         self._model, self.n_draws, self.seed = model, n_draws, seed
         self._conditioned = model.latents.condition(seed)
+        variance = model.regression_variance
+        self._width = max(self._conditioned.width, 512, 0 if variance is None else len(variance.landmarks))
         bias = model.mixing.bias
         self._like, self._dtype, self._device = bias, bias.dtype, bias.device
         if noise is None:
@@ -96,7 +98,7 @@ class Predictor:
             width: how many numbers the caller makes of every row; K by default.
         """
         widest = max(width or self._model.mixing.n_utilities, self._model.latents.n_functions)
-        for rows in self._row_slices(x, max(widest, self._conditioned.width, 512)):
+        for rows in self._row_slices(x, max(widest, self._width)):
             block = self._inputs(x, rows)
             logits = None if mean_logits is None else torch.from_numpy(mean_logits[rows]).to(self._like)
             with torch.no_grad():

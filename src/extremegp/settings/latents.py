@@ -123,6 +123,18 @@ def landmark_count(params: dict[str, Any], *, n_rows: int, n_labels: int) -> int
     return int(min(number("n_inducing", wanted, low=1, integer=True), n_rows))
 
 
+def variance_points(params: dict[str, Any], n_points: int) -> int:
+    """How many rows the variance of a mean function goes through that is a regression on so many; 0 for none."""
+    carried = params["latents"] == "gp" and part_class("likelihood", params["likelihood"]).is_smooth
+    return min(n_points, _LANDMARKS) if carried else 0
+
+
+def keeps_frequencies(likelihood: Any) -> bool:
+    """Whether biases can follow what keeps labels at their frequencies far from all data, while loadings move."""
+    part = part_class("likelihood", likelihood)
+    return bool(part.has_prior and part.labels_independent)
+
+
 def landmark_settings(
     params: dict[str, Any],
     *,

@@ -22,9 +22,11 @@ from extremegp.engine.likelihoods.linear_chain import ChainObjective, Transition
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.model import MeanFunction, VariationalModel
 from extremegp.engine.part import Part
+from extremegp.engine.regression_variance import RegressionVariance
 from extremegp.engine.weight_covariance import covariance_part
 from extremegp.errors import SettingsError
 from extremegp.settings.domains import choice, number
+from extremegp.settings.files import MOST, blocks_of, of_sequences
 from extremegp.settings.parts import (
     KERNEL_NAMES,
     KERNELS,
@@ -45,8 +47,6 @@ LatentsName = Literal["gp", "landmarks", "regression", "linear", "linear-mean-fi
 LinearTermPosterior = Literal["shared", "point"]
 WeightCovarianceName = Literal["factorised", "shared"]
 WEIGHT_COVARIANCES: tuple[str, ...] = get_args(WeightCovarianceName)
-
-_MOST = 2**40
 
 
 @dataclass(frozen=True)
@@ -74,6 +74,9 @@ class ModelSettings:
         n_mean_points: rows that the mean function, or latents "regression", is a regression on; 0 for a mean function
             of zero.
         n_mean_stored: stored entries of these rows; None for rows of an array.
+        n_variance_points: rows that the variance of the mean function goes through; 0 takes the mean function as known,
+            as models of earlier versions do.
+        n_variance_stored: stored entries of these rows; None for rows of an array.
         n_landmark_stored: stored entries of M rows of the training data; None for rows of an array.
         propensity: whether labels that apply may be missing, each recorded with a propensity of its own.
         likelihood: of the labels, by its name or as an object.
@@ -121,6 +124,8 @@ class ModelSettings:
     relative_jitter: float = 1e-6
     n_mean_points: int = 0
     n_mean_stored: int | None = 0
+    n_variance_points: int = 0
+    n_variance_stored: int | None = 0
     n_landmark_stored: int | None = 0
     propensity: bool = False
     likelihood: str | Likelihood = "bernoulli"
@@ -170,7 +175,7 @@ class ModelSettings:
         n_utilities = likelihood.n_utilities(k)
         mixing = MIXINGS[self.mixing].make(self, n_utilities)
         mean: MeanFunction | None = None
-        features = None
+        features = variance = None
         if self.latents == "landmarks":
             assert likelihood.link is not None
             features = Landmarks(self.n_inducing, self.n_landmark_stored, self.n_features, blocks=self.blocks)
@@ -178,9 +183,18 @@ class ModelSettings:
         if self.n_mean_points and self.latents != "regression":
             assert likelihood.link is not None
             mean = RegressionMean(
-                self.n_mean_points, self.n_mean_stored, self.n_features, k, link=likelihood.link, blocks=self.blocks
+                self.n_mean_points,
+                self.n_mean_stored,
+                self.n_features,
+                k,
+                link=likelihood.link,
+                blocks=self.blocks,
+                anchored=self.n_variance_points > 0,
             )
-        return VariationalModel(self.build_latents(n_utilities), mixing, likelihood, mean, features)
+        if self.n_variance_points:
+            points = self.n_variance_points, self.n_variance_stored
+            variance = RegressionVariance(*points, self.n_features, k, blocks=self.blocks)
+        return VariationalModel(self.build_latents(n_utilities), mixing, likelihood, mean, features, variance)
 
     def build_latents(self, n_utilities: int | None = None) -> Latents:
         """The latent functions of that model."""
@@ -265,14 +279,14 @@ class ModelSettings:
         known = {entry.name for entry in fields(cls)}
         needed = {"n_features", "n_labels", "n_latent", "n_inducing", "kernel"}
         if isinstance(values, dict) and "n_latent" not in values and "transitions" in values:
-            values = _of_sequences(values)
+            values = of_sequences(values)
         if not isinstance(values, dict) or not needed <= values.keys() <= known:
             raise SettingsError("the model settings are incomplete or of another version")
         decoded: dict[str, Any] = {
             name: made(value, parts) if isinstance(value, dict) else value for name, value in values.items()
         }
         if "blocks" in values:
-            decoded["blocks"] = _blocks_of(values["blocks"])
+            decoded["blocks"] = blocks_of(values["blocks"])
         return cls(**decoded).checked()
 
     def checked(self) -> Self:
@@ -282,17 +296,17 @@ class ModelSettings:
             SettingsError: one is not, or two do not go together.
         """
         for name in ("n_features", "n_labels", "n_latent", "n_inducing", "n_hidden", "n_random_features"):
-            number(name, getattr(self, name), low=1, high=_MOST, integer=True)
-        for name in ("n_mean_points", "n_local_rows", "n_reduced", "n_weight_points"):
-            number(name, getattr(self, name), low=0, high=_MOST, integer=True)
+            number(name, getattr(self, name), low=1, high=MOST, integer=True)
+        for name in ("n_mean_points", "n_variance_points", "n_local_rows", "n_reduced", "n_weight_points"):
+            number(name, getattr(self, name), low=0, high=MOST, integer=True)
         for name, hint in _HINTS.items():
             if hint is bool:
                 choice(name, getattr(self, name), (True, False))
             elif options := get_args(hint) if getattr(hint, "__origin__", None) is Literal else ():
                 choice(name, getattr(self, name), options)
-        for name in ("n_mean_stored", "n_landmark_stored", "n_weight_stored"):
+        for name in ("n_mean_stored", "n_variance_stored", "n_landmark_stored", "n_weight_stored"):
             if getattr(self, name) is not None:
-                number(name, getattr(self, name), low=0, high=_MOST, integer=True)
+                number(name, getattr(self, name), low=0, high=MOST, integer=True)
         number("n_layers", self.n_layers, low=1, high=100, integer=True)
         number("relative_jitter", self.relative_jitter, low=0, high=1e-3)
         number("prior_variance", self.prior_variance, low=0, open_low=True)
@@ -323,7 +337,7 @@ class ModelSettings:
             )
 
     def _check_inducing(self) -> None:
-        most = min(self.n_features, _MOST)
+        most = min(self.n_features, MOST)
         for name, used in (
             ("n_subspace", self.inducing in ("subspace", "subspace-basis")),
             ("support_size", self.inducing == "sparse"),
@@ -360,41 +374,12 @@ class ModelSettings:
             number("n_labels", self.n_labels, low=2, high=2**20, integer=True)
         if self.n_mean_points and likelihood.link is None:
             raise SettingsError(f"{likelihood.__name__} has no link for a regression: use mean_function='zero'")
+        if self.n_variance_points and (not self.n_mean_points or self.latents in ("landmarks", "regression")):
+            raise SettingsError("n_variance_points are of a mean function that is a regression of the labels")
         if self.latents == "regression" and (not self.n_mean_points or likelihood.link is None):
             raise SettingsError('latents="regression" takes rows to keep, and a likelihood with a link')
         if self.transitions == "none" and self.objective != "exact":
             raise SettingsError('objective="pseudo-likelihood" is of transitions, and transitions="none" has none')
-
-
-def _blocks_of(values: Any) -> tuple[Block, ...]:
-    """Blocks as JSON has them."""
-    try:
-        blocks = tuple(Block(*block) for block in values)
-        for block in blocks:
-            number("the features of a block", block.n_features, low=1, high=_MOST, integer=True)
-            choice("dense and unit of a block", block.dense, (True, False))
-            choice("dense and unit of a block", block.unit, (True, False))
-    except TypeError as error:
-        raise SettingsError(f"not the blocks of a model: {values!r}") from error
-    return blocks
-
-
-def _of_sequences(values: dict[str, Any]) -> dict[str, Any]:
-    """Settings of sequences as format version 1 has them: what all of them had in common was left out."""
-    gp = values.get("latents") == "gp"
-    return {
-        **values,
-        "n_latent": values.get("n_labels"),
-        "likelihood": "linear-chain",
-        "mixing": "identity",
-        "inducing": "sparse" if gp else "free",
-        "support_size": values.get("support_size") if gp else 0,
-        "learn_inducing": False,
-        "normalise_inducing": False,
-        "linear_posterior": "point",
-        "learn_scales": gp and not values.get("linear_term"),
-        "bias_variance": 4.0,
-    }
 
 
 _HINTS = get_type_hints(ModelSettings)

@@ -15,7 +15,7 @@ from extremegp.engine.part import Part
 from extremegp.errors import SettingsError
 from extremegp.metrics.propensity import propensities
 from extremegp.settings.domains import choice, number
-from extremegp.settings.latents import CLOSED, LANDMARK_STEPS, landmark_settings
+from extremegp.settings.latents import CLOSED, LANDMARK_STEPS, keeps_frequencies, landmark_settings
 from extremegp.settings.model import WEIGHT_COVARIANCES, ModelSettings
 from extremegp.settings.parts import CLASS_LIKELIHOODS, SEQUENCE_LATENTS, part_class
 from extremegp.settings.training import ALL_SAMPLINGS, CLASS_SAMPLINGS, TrainingSettings
@@ -66,6 +66,7 @@ def model_settings(
     n_features: int,
     n_labels: int,
     mean_points: tuple[int, int | None] = (0, 0),
+    variance_points: tuple[int, int | None] = (0, 0),
     landmarks: tuple[int, int | None] = (1, None),
     blocks: tuple[Block, ...] = (),
 ) -> ModelSettings:
@@ -120,6 +121,9 @@ def model_settings(
         relative_jitter=number("relative_jitter", params["relative_jitter"], low=0, high=1e-3),
         n_mean_points=mean_points[0],
         n_mean_stored=mean_points[1],
+        n_variance_points=variance_points[0],
+        n_variance_stored=variance_points[1],
+        learn_bias=not (variance_points[0] and mixing == "factor" and keeps_frequencies(params["likelihood"])),
         blocks=blocks,
         propensity=params["propensity"] is not None,
         mixing=mixing,

@@ -328,7 +328,7 @@ class _Checks:
         likelihood, k = self.likelihood, self.n_labels
         facts = ("labels_independent", "sums_over_labels", "has_classes", "has_counts", "has_sequences")
         of_data = ("takes_known_labels", "takes_weights", "takes_soft_labels")
-        for fact in (*facts, "needs_independent", "has_locals", "is_concave", *of_data):
+        for fact in (*facts, "needs_independent", "has_locals", "is_concave", "is_smooth", *of_data):
             assert isinstance(getattr(likelihood, fact), bool), f"{self.name}.{fact} has to be True or False"
         assert likelihood.step_arrays >= 0, f"{self.name}.step_arrays has to be a number of arrays"
         assert float(likelihood.kl()) >= 0, f"{self.name}: kl is negative"

@@ -166,13 +166,12 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
         data.selections.extend([*choice.selections, *([selection] if choice.with_mean else [])])
         if not choice.with_mean:
             mean.leave_out()
-        applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
         if not mixing.independent:
             mixing = cast(FactorMixing, mixing)
             # What labels have in common is less than what each has of its own.
             mixing.start_loadings(data)
             mixing.loadings.mul_(math.sqrt(_SHARED))
-            mixing.prior = likelihood.prior(applies, data.n_counted)
+            mixing.prior = likelihood.prior(data.applies, data.n_counted)
             variances, curvature = (
                 mixing.loadings.square().sum(1).double().numpy(),
                 np.full(latents.n_functions, _SHARED),
@@ -182,7 +181,7 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
             variances = choice.variances
             fill(mixing.log_scales, 0.5 * np.log(variances))
             curvature = variances * likelihood.curvature(data.frequencies)
-        fill(mixing.bias, likelihood.prior_bias(applies, data.n_counted, variances))
+        fill(mixing.bias, likelihood.prior_bias(data.applies, data.n_counted, variances))
         latents.spread(features, curvature)
     return features.numpy(), logits
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar, cast
 
 import numpy as np
 import scipy.sparse
 import torch
+from jaxtyping import Float
 from numpy.typing import NDArray
+from torch import Tensor
 
 from extremegp.engine.latents import Marginals
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
@@ -17,9 +20,10 @@ from extremegp.engine.mean import RegressionMean, points_kept
 from extremegp.engine.mixing import IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
+from extremegp.engine.regression_variance import RegressionVariance
 from extremegp.engine.selection import Selection
-from extremegp.engine.sparse import fill
-from extremegp.engine.utilities import Utilities
+from extremegp.engine.sparse import fill, row_block
+from extremegp.engine.utilities import Spread, Utilities
 from extremegp.training.grids import climbed
 from extremegp.training.landmark_trial import log_scores, recorded
 
@@ -31,6 +35,12 @@ _SLOPES = tuple(0.5 * 1.2**power for power in range(16))
 _WIDER = (1.0, 1.2, 1.44)  # slopes beside the best without variance
 _FIRST = (1, 8)  # floor and slope that are looked at first
 _ROWS, _ELEMENTS = 2500, 1 << 20  # that are looked at: rows at least, and these times labels
+_SPREAD_ROWS, _FEWEST_ROWS, _SPREAD_ELEMENTS, _PIECE = 2000, 200, 1 << 22, 250
+_BY = (
+    "the log-likelihood of training rows that are left out; of shares of the variance, the largest that comes within a "
+    "standard error of the best"
+)
+Values = TypeVar("Values")
 
 
 class _Tried(NamedTuple):
@@ -56,19 +66,19 @@ def start_on_regression(model: VariationalModel, data: TrainingData) -> None:
     trial = _Trial.of(model, data, latents.fit(data, _with_noise(model, data)))
     tried: dict[_Tried, NDArray[np.float64]] = {}
     best = trial.best_link(tried)
-    enough = tried[best].mean() - tried[best].std() / len(tried[best]) ** 0.5
-    for share in SHARES:
+
+    def with_share(share: float) -> tuple[_Tried, NDArray[np.float64]]:
         wider = [_Tried(best.slope * by, best.floor, share) for by in _WIDER]
-        tried |= {values: trial.scores(*values) for values in wider}
-        chosen = max(wider, key=lambda values: float(tried[values].mean()))
-        if tried[chosen].mean() >= enough:
-            break
+        of_share = {values: trial.scores(*values) for values in wider}
+        tried.update(of_share)
+        return max(of_share.items(), key=lambda item: float(item[1].mean()))
+
+    chosen = _most_unsure(tried[best], with_share)
     trial.set(*chosen)
     fill(mixing.bias, trial.bias().numpy())
     data.selections.append(
         Selection.of(
-            "the log-likelihood of training rows that are left out; of shares of the variance, the largest that comes "
-            "within a standard error of the best",
+            _BY,
             chosen._asdict(),
             [(values, float(scores.mean())) for values, scores in sorted(tried.items())],
         )
@@ -108,6 +118,84 @@ def _with_noise(model: VariationalModel, data: TrainingData) -> Learnt:
     return learnt._replace(noise=best * learnt.noise)
 
 
+@torch.no_grad()
+def spread_regression(model: VariationalModel, data: TrainingData, mean_logits: NDArray[np.float32]) -> None:
+    """Give a trained model the variance of its mean function, in place.
+
+    The share of the variance is the largest of `SHARES` that comes within a standard error of the log-likelihood that
+    training rows have, each predicted without itself, where the mean function is taken as known. Labels then have the
+    probabilities of their frequencies far from all data.
+
+    Args:
+        model: with a mean function that is a regression of the labels and its variance, fitted to the same data.
+        data: what it was trained on; its generator decides the rows that are looked at.
+        mean_logits: what the mean function said of each of the training rows without the row itself, N x K.
+    """
+    variance, mean = cast(RegressionVariance, model.regression_variance), cast(RegressionMean, model.mean_function)
+    most = max(_FEWEST_ROWS, min(_SPREAD_ROWS, _SPREAD_ELEMENTS // model.mixing.n_utilities))
+    rows = np.sort(data.rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
+    weights = None if data.weights is None else data.weights[rows]
+    pieces = [*_known_rows(model, data, mean_logits, rows)]
+    certain = [_row_scores(model.likelihood, utilities, y) for utilities, _, y in pieces]
+
+    def weighed(of_pieces: list[NDArray[np.float64]]) -> NDArray[np.float64]:
+        scores = np.concatenate(of_pieces)
+        return scores if weights is None else scores * weights / weights.mean()
+
+    def settle(share: float) -> None:
+        variance.settle(share, mean)
+        model.return_to_frequencies(data)
+
+    tried = {0.0: weighed(certain)}
+
+    def with_share(share: float) -> tuple[float, NDArray[np.float64]]:
+        if share not in tried:
+            settle(share)
+            spread = (model.with_spread(known, Spread(left, variance.scales)) for known, left, _ in pieces)
+            tried[share] = weighed(
+                [_row_scores(model.likelihood, wide, y) for wide, (_, _, y) in zip(spread, pieces, strict=True)]
+            )
+        return share, tried[share]
+
+    chosen = _most_unsure(tried[0.0], with_share)
+    settle(chosen)
+    scores = [((share,), float(of_share.mean())) for share, of_share in sorted(tried.items())]
+    data.selections.append(Selection.of(_BY, {"share": chosen}, scores))
+
+
+def _known_rows(
+    model: VariationalModel, data: TrainingData, mean_logits: NDArray[np.float32], rows: NDArray[np.int64]
+) -> Iterator[tuple[Utilities, Float[Tensor, " n"], scipy.sparse.csr_matrix]]:
+    """The utilities of training rows beside the mean function without each, its variance there, and the labels."""
+    variance, like = cast(RegressionVariance, model.regression_variance), model.mixing.bias
+    known, conditioned = model.without_regression_variance(), model.latents.condition()
+    for start in range(0, len(rows), _PIECE):
+        own = rows[start : start + _PIECE]
+        x = row_block(data.x, own, dtype=like.dtype, device=like.device)
+        utilities = known.utilities(conditioned, x, torch.from_numpy(mean_logits[own]).to(like))
+        yield utilities, variance.left_out(x, None if data.weights is None else data.weights[own]), data.y[own]
+
+
+def _most_unsure(
+    certain: NDArray[np.float64], with_share: Callable[[float], tuple[Values, NDArray[np.float64]]]
+) -> Values:
+    """What comes of the largest share of the variance with which rows are about as likely as without any."""
+    enough = certain.mean() - certain.std() / len(certain) ** 0.5
+    for share in SHARES:
+        chosen, scores = with_share(share)
+        if scores.mean() >= enough:
+            break
+    return chosen
+
+
+def _row_scores(
+    likelihood: Likelihood, utilities: Utilities, y: scipy.sparse.csr_matrix, *, certain: bool = False
+) -> NDArray[np.float64]:
+    """Log-likelihoods of the labels of every row; of utilities that are certain, those at their means."""
+    predicted = likelihood.conditional(utilities.means()) if certain else likelihood.estimates(utilities)
+    return log_scores(recorded(likelihood, predicted), y, classes=likelihood.has_classes)
+
+
 class _Trial(NamedTuple):
     """Training rows, as the regression without them has them."""
 
@@ -123,11 +211,10 @@ class _Trial(NamedTuple):
     def of(cls, model: VariationalModel, data: TrainingData, left_out: LeftOut) -> _Trial:
         most = max(_ROWS, _ELEMENTS // data.y.shape[1])
         rows = np.sort(data.rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
-        applies = data.frequencies if data.propensities is None else data.frequencies / data.propensities
         return cls(
             cast(RegressionGP, model.latents),
             model.likelihood,
-            applies,
+            data.applies,
             data.n_counted,
             LeftOut(left_out.mean[rows], left_out.variance[rows]),
             data.y[rows],
@@ -165,7 +252,5 @@ class _Trial(NamedTuple):
         self.set(slope, floor, share)
         mixing = IdentityMixing(torch.zeros(self.latents.n_functions), self.bias())
         utilities = Utilities(mixing, Marginals(*self.latents.of(self.left_out)))
-        expectations = self.likelihood.estimates(utilities) if share else self.likelihood.conditional(utilities.means())
-        expectations = recorded(self.likelihood, expectations)
-        scores = log_scores(expectations, self.y, classes=self.likelihood.has_classes)
+        scores = _row_scores(self.likelihood, utilities, self.y, certain=not share)
         return scores if self.weights is None else scores * self.weights / self.weights.mean()

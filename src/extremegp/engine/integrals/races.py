@@ -219,8 +219,8 @@ def _utility_draws(utilities: Utilities, count: int) -> Iterator[Float[Tensor, "
     The draws are quasi-random unless they are many in many dimensions; then they are pseudo-random.
     """
     mean = utilities.latents.mean
-    chunk = max(1, CHUNK_ELEMENTS // max(1, len(mean) * max(utilities.n_utilities, mean.shape[1])))
-    for noise in _normal_draws(count, mean.shape[1], chunk):
+    chunk = max(1, CHUNK_ELEMENTS // max(1, len(mean) * max(utilities.n_utilities, utilities.n_noise)))
+    for noise in _normal_draws(count, utilities.n_noise, chunk):
         yield utilities.sample(noise.to(mean).unsqueeze(1).expand(-1, len(mean), -1))
 
 

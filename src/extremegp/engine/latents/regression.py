@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from extremegp.engine.blocks import Block
+from extremegp.engine.closed_posterior import closed_posterior, variance_left
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
 from extremegp.engine.lengthscales import Learnt, chosen
@@ -19,7 +20,6 @@ from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import Inputs
 
 _PIECE = 1024  # rows
-_MOST_LEVERAGE = 1 - 1e-4
 
 
 class LeftOut(NamedTuple):
@@ -104,31 +104,13 @@ class RegressionGP(Latents):
         learnt = mean.learnt(data) if learnt is None else learnt
         left_out, noise = mean.regress(data, learnt)
         self.limit_frequencies(data.n_counted)
-        kept = landmarks.kept
-        kept.keep(data.x[chosen(data.n_rows, len(kept))])
-        kept.set_kernel(learnt)
+        landmarks.kept.keep(data.x[chosen(data.n_rows, len(landmarks))])
+        landmarks.kept.set_kernel(learnt)
         a = landmarks.rotate(data.x, data.weights)
-        own = torch.ones(len(a)).double() if data.weights is None else torch.from_numpy(data.weights).double()
-        squares = a.square()
-        # In float64, for weights may be of any size.
-        precision = (
-            sum((own[rows] @ squares[rows].double() for rows in _pieces(len(a))), torch.zeros(1).double()) + noise
-        )
-        self.shrinkage.copy_(noise / precision)
-        # s_k^2 at the maximum of the evidence: (y - mu)' (A A' + s^2 I)^-1 (y - mu) / N.
-        total, projected = torch.zeros(1).double(), torch.zeros(1).double()
-        for rows in _pieces(len(a)):
-            residuals = torch.from_numpy(data.y[rows].toarray()).double() - mean.frequencies
-            total = total + own[rows] @ residuals.square()
-            projected = projected + a[rows].double().T @ (own[rows, None] * residuals)
-        explained = (projected.square() / precision.unsqueeze(1)).sum(0)
-        # Rows of equal weights are so many, whatever these are; those of integers are as often there.
-        n_counted = max(float(own.sum()), float(own.sum() ** 2 / own.square().sum()))
-        self.amplitudes.copy_(((total - explained) / (noise * n_counted)).clamp(min=0.0))
-        leverage = squares @ precision.reciprocal().float()
-        # Without a row, a' L^-1 a is s^2 h / (1 - h), with h its leverage.
-        without = noise * leverage / (1 - (own.float() * leverage).clamp(max=_MOST_LEVERAGE))
-        return LeftOut(left_out.float(), (1 - squares.sum(1)).clamp(min=0.0) + without)
+        found = closed_posterior(lambda: iter(torch.split(a, _PIECE)), data.y, mean.frequencies, noise, data.weights)
+        self.amplitudes.copy_(found.amplitudes)
+        self.shrinkage.copy_(found.shrinkage)
+        return LeftOut(left_out.float(), found.left_out)
 
     @torch.no_grad()
     def limit_frequencies(self, n_rows: int) -> None:
@@ -151,10 +133,6 @@ class RegressionGP(Latents):
         return ConditionedRegressionGP(self, functions)
 
 
-def _pieces(n_rows: int) -> list[slice]:
-    return [slice(start, start + _PIECE) for start in range(0, n_rows, _PIECE)]
-
-
 class ConditionedRegressionGP(ConditionedLatents):
     """The functions, or some of them.
 
@@ -175,9 +153,7 @@ class ConditionedRegressionGP(ConditionedLatents):
     def _regression(self, x: Inputs) -> tuple[LeftOut, Float[Tensor, "B M"]]:
         """The posterior of the regression at inputs, and their features of the landmarks."""
         a = self.latents.landmarks(x)
-        squares = a.square()
-        variance = (1 - squares.sum(1)).clamp(min=0.0) + squares @ self.latents.shrinkage
-        return LeftOut(self.latents.mean.regressed(x), variance), a
+        return LeftOut(self.latents.mean.regressed(x), variance_left(a, self.latents.shrinkage)), a
 
     def draws(
         self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator

@@ -48,6 +48,7 @@ class Likelihood(Part):
         needs_independent: whether the utilities have to be independent given the inputs: a function for each label.
         has_locals: whether there are parameters for every instance.
         is_concave: whether the expectation is concave in the means, as natural gradients with long steps want it.
+        is_smooth: whether what is expected of known utilities varies smoothly with them.
         takes_known_labels: whether labels of a row that are known already can be conditioned on (T 4.37).
         takes_weights: whether the expectation counts rows, or sequences, by `Batch.weights`.
         takes_soft_labels: whether y may hold probabilities in place of labels: the expectation is that over them too.
@@ -65,6 +66,7 @@ class Likelihood(Part):
     needs_independent: ClassVar[bool] = False
     has_locals: ClassVar[bool] = False
     is_concave: ClassVar[bool] = True
+    is_smooth: ClassVar[bool] = True
     takes_known_labels: ClassVar[bool] = False
     takes_weights: ClassVar[bool] = False
     takes_soft_labels: ClassVar[bool] = False

@@ -149,6 +149,9 @@ class BernoulliLabels(Likelihood):
         """E sigma(f_k), the posterior of the utility integrated out (T 4.36): that label k applies, recorded or not."""
         return expected_sigmoid(mean, variance)
 
+    def conditional(self, f: Float[Tensor, "*S B L"]) -> Float[Tensor, "*S B L"]:
+        return f.sigmoid()
+
     def step_elements(self, sizes: StepSizes) -> int:
         # It goes through the labels in pieces.
         return (12 if self.propensities is None else 20) * min(sizes.rows * sizes.labels, _MOST_CHUNK)

@@ -50,7 +50,7 @@ class RobustMax(ClassLikelihood):
     """
 
     needs_independent = True
-    is_concave = False
+    is_concave = is_smooth = False
     step_arrays = 8
 
     def __init__(self, epsilon: float = 1e-3) -> None:

@@ -41,7 +41,8 @@ class SoftmaxMonteCarlo(ClassLikelihood):
             raise ValueError("log softmax is no sum over classes: it cannot be estimated from a sample of them")
         mean = utilities.latents.mean
         generator = torch.Generator(mean.device).manual_seed(batch.seed)
-        half = torch.randn(self.n_samples // 2, *mean.shape, generator=generator, dtype=mean.dtype, device=mean.device)
+        size = self.n_samples // 2, len(mean), utilities.n_noise
+        half = torch.randn(*size, generator=generator, dtype=mean.dtype, device=mean.device)
         f = utilities.sample(torch.cat([half, -half]))
         return batch.sum(of_classes(f, batch.y) - torch.logsumexp(f, 2)) / self.n_samples
 
