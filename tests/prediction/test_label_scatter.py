@@ -218,6 +218,12 @@ def test_what_is_estimated_says_as_much_beside_utilities_of_any_variance(varianc
     np.testing.assert_allclose(expected.mean(0), dense[known][:, 1:].mean(0), atol=0.06)
 
 
+def test_few_rows_do_not_make_the_scatter_large() -> None:
+    y = scipy.sparse.csr_matrix(np.eye(2, dtype=np.float32)[[0, 0, 1, 1]])
+    found = estimate_scatter(torch.zeros(4, 2), y, rng=np.random.default_rng(0)).loadings
+    assert 0.1 < float(found.square().sum().sqrt()) < 4.0
+
+
 def test_rows_count_by_their_weights() -> None:
     _, base, y = planted(3000)
     mixed = y.toarray()

@@ -36,7 +36,7 @@ from extremegp.engine.utilities import Utilities
 from extremegp.prediction.known_labels import GivenVariance, find_mode, known_groups, solver
 
 _MOST_FACTORS, _BATCH, _STEPS, _RATE, _NEWTON = 20, 500, 200, 0.1, 3
-_MOST_LABELS = 1000
+_MOST_LABELS, _PRIOR_VARIANCE = 1000, 4.0
 _CALIBRATION_STEPS, _CALIBRATION_RATE = 120, 0.1
 _MACKAY = math.pi / 8
 
@@ -113,6 +113,7 @@ def estimate_scatter(
 
     Variational expectation maximisation (Jordan et al. 1999): q(z_i) is Laplace's approximation of the posterior of z_i
     given all labels of the row, and A moves along the gradient of the bound; of many labels, a random part in a step.
+    The entries of A have the prior N(0, 4), so that few rows do not make them large.
 
     Args:
         logits: leave-one-out predictions of the mean function.
@@ -144,6 +145,7 @@ def estimate_scatter(
         f = widened + z @ own.T
         variance = ((own @ covariance) * own).sum(2)
         loss = (counts @ (expected_softplus(f, variance) - target * f)).sum() / len(rows)
+        loss = loss + own.square().sum() / (2 * _PRIOR_VARIANCE * n_rows)
         optimizer.zero_grad()
         loss.backward()  # type: ignore[no-untyped-call]
         optimizer.step()
