@@ -32,7 +32,7 @@ WEIGHT, NOISE, SLOPE, SHARE = 0.6, 0.3, 1.3, 0.4
 @pytest.fixture(autouse=True)
 def known_kernel(monkeypatch: pytest.MonkeyPatch):
     learnt = Learnt(np.full(D, np.log(WEIGHT), dtype=np.float32), NOISE, np.ones(1))
-    monkeypatch.setattr(regression, "learn_lengthscales", lambda *args, **options: learnt)
+    monkeypatch.setattr(regression, "learn_kernel", lambda *args, **options: learnt)
 
 
 def _x(n: int = N, seed: int = 3) -> np.ndarray:
@@ -54,7 +54,7 @@ def _fitted(
     some = x[np.linspace(0, x.shape[0] - 1, n).round().astype(int)]
     mean = RegressionMean(x.shape[0], x.nnz if sparse else None, D, K, anchored=True)
     variance = RegressionVariance(n, some.nnz if sparse else None, D, K)
-    variance.fit(data, mean, mean.regress(data).noise)
+    variance.fit(data, mean, mean.regress(data, mean.learnt(data)).noise)
     mean.slope.data.fill_(SLOPE)
     variance.settle(SHARE, mean)
     return variance
