@@ -17,21 +17,16 @@ from numpy.typing import NDArray
 
 from extremegp.data import FloatCSR, FloatMatrix, LabelSpace
 from extremegp.engine.kernels import Kernel
-from extremegp.engine.latents import Marginals
 from extremegp.engine.matrices import is_mapped
 from extremegp.engine.mean import points_kept
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
-from extremegp.engine.utilities import Utilities
 from extremegp.errors import BudgetWarning, DataError, ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
 from extremegp.estimators.origin import content_hash, fingerprint
 from extremegp.estimators.weights import check_likelihood, first_gains, weighted_mean
 from extremegp.metrics import TopK
-from extremegp.prediction.instance_noise import estimate_instance_noise
-from extremegp.prediction.known_labels import InstanceNoise
-from extremegp.prediction.label_scatter import LabelScatter, estimate_scatter
 from extremegp.prediction.predictor import Predictor
 from extremegp.prediction.shared_covariance import share_covariances
 from extremegp.progress import spoken
@@ -47,7 +42,6 @@ from extremegp.training.regression import spread_regression, start_on_regression
 from extremegp.training.shards import check_shareable
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
-_NOISE_ROWS, _VARIANCE_ROWS = 20_000, 500
 _VALIDATION_DRAWS = 8
 # A regression on so many points takes longer than a person should wait without a word.
 _MANY_POINTS = 2000
@@ -284,36 +278,6 @@ def _batch_sizes(data: Examples, training: TrainingSettings, *, has_classes: boo
         "batch_stored": tokens * stored_in_memory(data.x) // data.x.shape[0],
         "n_draws": training.n_draws,
     }
-
-
-def instance_noise(
-    model: VariationalModel, data: Examples, mean_logits: NDArray[np.float32] | None, rng: np.random.Generator
-) -> InstanceNoise | LabelScatter | None:
-    """The scatter of instances, estimated on at most 20,000 rows; None where no labels can be known."""
-    if not model.likelihood.takes_known_labels or (model.mixing.independent and mean_logits is None):
-        return None
-    # In latent space it is learnt from what one label says of the others; in label space from all that rows have.
-    rows = np.arange(data.y.shape[0]) if model.mixing.independent else np.flatnonzero(np.diff(data.y.indptr))
-    rows = np.sort(rng.choice(rows, min(_NOISE_ROWS, len(rows)), replace=False))
-    logits = None if mean_logits is None else mean_logits[rows]
-    if model.mixing.independent and logits is not None:
-        weights = None if data.weights is None else data.weights[rows]
-        some = np.sort(rng.choice(len(rows), min(_VARIANCE_ROWS, len(rows)), replace=False))
-        found = [
-            block.marginals().variance for _, block in Predictor(model).utilities(data.x[rows[some]], logits[some])
-        ]
-        variances = torch.cat(found).mean(0).float().cpu()
-        scatter = estimate_scatter(
-            torch.from_numpy(logits), data.y[rows], rng=rng, variances=variances, weights=weights
-        )
-        return LabelScatter(scatter.loadings.to(model.mixing.bias))
-    blocks = [block for _, block in Predictor(model.without_regression_variance()).utilities(data.x[rows], logits)]
-    latents = Marginals.concatenate([block.latents for block in blocks])
-    offsets = [block.offset for block in blocks if block.offset is not None]
-    utilities = Utilities(model.mixing, latents, torch.cat(offsets) if offsets else None)
-    propensities = getattr(model.likelihood, "propensities", None)
-    weights = None if data.weights is None else data.weights[rows]
-    return estimate_instance_noise(utilities, data.y[rows], rng=rng, propensities=propensities, weights=weights)
 
 
 def stored_in_memory(matrix: FloatMatrix) -> int:
