@@ -77,8 +77,8 @@ def test_info_says_what_was_tried_for_hyper_parameters(files: Path, tmp_path: Pa
     listed = ", ".join(f"{scale:.4g}" for scale in scales).split()
     assert ["weight", "scale", f"{utilities['chosen']['weight_scale']:.4g}", *listed] in lines
     assert ["noise", "variance", f"{noise['chosen']['noise_variance']:.4g}"] in [line[:3] for line in lines]
-    assert ["kernel", *family["chosen"]["kernel"].split()] == next(line for line in lines if line[:1] == ["kernel"])[
-        : 1 + len(family["chosen"]["kernel"].split())
+    assert ["family", *family["chosen"]["family"].split()] == next(line for line in lines if line[:1] == ["family"])[
+        : 1 + len(family["chosen"]["family"].split())
     ]
     for each in (*family["tried"], *utilities["tried"], *noise["tried"]):
         values = [value if isinstance(value, str) else f"{value:.4g}" for value in each.values()]

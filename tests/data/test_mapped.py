@@ -38,7 +38,7 @@ from extremegp.engine import matrices as engine_matrices
 from extremegp.engine.matrices import column_counts, csr_of, is_mapped, row_blocks
 from extremegp.engine.mixing import _float64_operator
 from extremegp.errors import DataError
-from extremegp.estimators import fitting
+from extremegp.estimators import scatter
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import stored_in_memory
 from extremegp.prediction import predictor as prediction
@@ -507,7 +507,7 @@ def test_training_takes_memory_for_a_batch_and_not_for_the_data(
     for module in (mapped, mapped_writer):
         monkeypatch.setattr(module, "BLOCK_ROWS", 1 << 12)
     monkeypatch.setattr(centres, "_START_ROWS", 1000)
-    monkeypatch.setattr(fitting, "_NOISE_ROWS", 1000)
+    monkeypatch.setattr(scatter, "_NOISE_ROWS", 1000)
     monkeypatch.setattr(prediction, "_BLOCK_ELEMENTS", 1 << 17)
     peaks = []
     for n_blocks in (12, 12, 48):

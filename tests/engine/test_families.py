@@ -10,10 +10,12 @@ import scipy.sparse
 import torch
 from sklearn.gaussian_process.kernels import RBF, Kernel, Matern, RationalQuadratic
 
+from extremegp.engine import kernel_choice
 from extremegp.engine.blocks import Block
 from extremegp.engine.families import FAMILIES, covariances_of
 from extremegp.engine.kept_rows import KeptRows
-from extremegp.engine.lengthscales import Learnt, learn_kernel, learn_lengthscales
+from extremegp.engine.kernel_choice import learn_kernel
+from extremegp.engine.lengthscales import Learnt, learn_lengthscales
 
 OF_SCIKIT_LEARN: dict[str, Kernel] = {
     "squared exponential": RBF(1.0),
@@ -67,12 +69,12 @@ def test_the_family_that_labels_were_drawn_from_is_found(name: str):
     x, y = _drawn(name)
     learnt = learn_kernel(x, y, rng=np.random.default_rng(0))
     assert learnt.tried is not None
-    assert FAMILIES[learnt.family] == learnt.tried.chosen["kernel"]
+    assert FAMILIES[learnt.family] == learnt.tried.chosen["family"]
     if name == "squared exponential":
         assert FAMILIES[learnt.family] == name
     else:
         assert FAMILIES[learnt.family] in ("matern 1/2", "matern 3/2")
-    errors = {str(each["kernel"]): float(each["score"]) for each in reversed(learnt.tried.tried)}
+    errors = {str(each["family"]): float(each["score"]) for each in reversed(learnt.tried.tried)}
     assert set(errors) == set(FAMILIES)
 
 
@@ -95,3 +97,17 @@ def test_weights_of_rows_and_blocks_are_taken_into_account(layout: Sequence[Bloc
     for one, other in zip(learnt.tried.tried, plain.tried.tried, strict=True):
         assert one["score"] == pytest.approx(other["score"], rel=1e-2)
     assert learnt.noise == pytest.approx(4 * plain.noise, rel=5e-2)
+
+
+def test_what_more_rows_take_from_a_family_counts(monkeypatch: pytest.MonkeyPatch):
+    assert kernel_choice._with_all([(1000, 0.02)], 1000) == 0.02
+    assert kernel_choice._with_all([(1000, 0.02), (3000, 0.01)], 9000) == pytest.approx(0.0)
+    assert kernel_choice._with_all([(1000, 0.02), (3000, 0.015)], 9000) == pytest.approx(0.01)
+    x, y = _drawn("matern 1/2")
+    for few, falls in ((200, False), (200, True)):
+        monkeypatch.setattr(kernel_choice, "_FEW_ROWS", few)
+        monkeypatch.setattr(kernel_choice, "_with_all", lambda gains, n_rows, falls=falls: -1.0 if falls else 1.0)
+        learnt = learn_kernel(x, y, rng=np.random.default_rng(0))
+        assert learnt.tried is not None
+        assert (FAMILIES[learnt.family] == FAMILIES[0]) == falls
+        assert learnt.tried.chosen["rows"] == len(x)

@@ -15,7 +15,7 @@ from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import FeatureGP, Marginals
-from extremegp.engine.lengthscales import _exponents, _LeftOutError, learn_lengthscales
+from extremegp.engine.lengthscales import _LeftOutError, exponents_of, learn_lengthscales
 from extremegp.engine.likelihoods import BernoulliLabels, Softmax
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
@@ -239,7 +239,7 @@ def test_the_error_left_out_has_the_gradient_of_its_differences(
 
     def error(log_weights: torch.Tensor) -> torch.Tensor:
         found: torch.Tensor = _LeftOutError.apply(
-            covariances_of(_exponents(rows, log_weights), family) + 0.3 * torch.eye(12), targets, counts
+            covariances_of(exponents_of(rows, log_weights), family) + 0.3 * torch.eye(12), targets, counts
         )
         return found
 

@@ -20,8 +20,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from extremegp.engine.blocks import Block, Columns, columns_of
-from extremegp.engine.families import FAMILIES, covariances_of
-from extremegp.engine.linalg import cholesky
+from extremegp.engine.families import covariances_of
 from extremegp.engine.matrices import column_means
 from extremegp.engine.scaled_rows import as_csr
 from extremegp.engine.selection import Selection
@@ -32,14 +31,10 @@ EXACT_ROWS, SUBSET_POINTS = 16384, 4096
 _LEAST_NOISE, _MOST_NOISE = 1e-4, 1e8
 """Of the noise variance of a row with a weight, beside covariances of 1."""
 _SUBSET, _STEPS, _MORE_STEPS, _RATE = 800, 70, 30, 0.06
-_TRIAL_ROWS, _TRIAL_SCALES, _TRIAL_NOISES = 1000, (1.0, 1 / 3), (1.0, 1 / 3)
-_CHANCE = 3.0  # standard errors
 _SCALE_ROWS = 2000
 _MOST_TARGETS = 128
 _COLUMNS = 4096  # whose products with a gradient are held at once
-_ERROR = "the squared error of the regression of the labels, each row left out"
-_BY = f"{_ERROR}, by gradients"
-_BY_TRIAL = f"{_ERROR} ({FAMILIES[0]} unless another is better by {_CHANCE:g} standard errors)"
+_BY = "the squared error of the regression of the labels, each row left out, by gradients"
 _SPREAD = 1.5  # standard deviation of log weights around what they have in common
 
 
@@ -73,96 +68,6 @@ class Learnt(NamedTuple):
         return [*([] if self.tried is None else [self.tried]), Selection(_BY, chosen)]
 
 
-def learn_kernel(
-    x: Matrix,
-    y: scipy.sparse.csr_matrix,
-    *,
-    rng: np.random.Generator,
-    weights: NDArray[np.float64] | None = None,
-    blocks: Sequence[Block] = (),
-) -> Learnt:
-    """Family, weights of the features and noise that predict rows left out best; see `learn_lengthscales`.
-
-    Weights are learnt for the first family. Where another predicts some rows better with these weights, by more than
-    chance makes of them, they are learnt further for that one.
-    """
-    learnt = learn_lengthscales(x, y, rng=rng, weights=weights, blocks=blocks)
-    rows = np.sort(rng.choice(x.shape[0], size=min(_TRIAL_ROWS, x.shape[0]), replace=False))
-    some = _Subset.of(x[rows], y[rows], None if weights is None else weights[rows], rng)
-    tried: dict[tuple[int, float, float], NDArray[np.float64]] = {}
-    for scale in _TRIAL_SCALES:
-        exponents = some.exponents(learnt, scale, blocks)
-        for family in range(len(FAMILIES)):
-            covariance = some.covariance(exponents, learnt.shares, family)
-            for share in _TRIAL_NOISES:
-                tried[family, scale, share] = some.errors(covariance, share * learnt.noise)
-    best = {
-        family: min((key for key in tried if key[0] == family), key=lambda key: float(tried[key].mean()))
-        for family in range(len(FAMILIES))
-    }
-    won, gain = 0, 0.0
-    for family, key in best.items():
-        gains = tried[best[0]] - tried[key]
-        if gains.mean() > max(gain, _CHANCE * gains.std() / math.sqrt(len(gains))):
-            won, gain = family, float(gains.mean())
-    if won:
-        _, scale, share = best[won]
-        start = Learnt(
-            learnt.log_weights + np.float32(math.log(scale)), share * learnt.noise, learnt.shares, family=won
-        )
-        learnt = learn_lengthscales(x, y, rng=rng, weights=weights, blocks=blocks, start=start)
-    selection = Selection.of(
-        _BY_TRIAL,
-        {"kernel": FAMILIES[won], "weight_scale": best[won][1], "noise_scale": best[won][2]},
-        [((FAMILIES[family], *key), float(errors.mean())) for (family, *key), errors in tried.items()],
-    )
-    return learnt._replace(tried=selection)
-
-
-class _Subset(NamedTuple):
-    """Rows that kernels are tried on."""
-
-    x: Matrix
-    targets: Float[Tensor, "B K"]
-    precisions: Tensor | None
-    counts: Float[Tensor, " B"]
-
-    @classmethod
-    def of(
-        cls,
-        x: Matrix,
-        y: scipy.sparse.csr_matrix,
-        weights: NDArray[np.float64] | None,
-        rng: np.random.Generator,
-    ) -> _Subset:
-        projection = _projection(y.shape[1], rng)
-        targets = torch.from_numpy(y.toarray()).float() - torch.from_numpy(frequencies_of(y, weights))
-        targets = targets if projection is None else targets @ projection
-        if weights is None:
-            return cls(x, targets, None, torch.ones(len(targets)))
-        precisions = torch.from_numpy(weights).float()
-        return cls(x, targets, precisions, precisions / precisions.mean())
-
-    @torch.no_grad()
-    def exponents(self, learnt: Learnt, scale: float, blocks: Sequence[Block]) -> list[Tensor]:
-        """-1/2 of squared distances, of every block."""
-        log_weights = torch.from_numpy(learnt.log_weights) + math.log(scale)
-        return [_exponents(part.of_matrix(self.x), log_weights[part.range]) for part in _columns(self.x, blocks)]
-
-    def covariance(self, exponents: list[Tensor], shares: NDArray[np.float32], family: int) -> Tensor:
-        parts = zip(shares.tolist(), exponents, strict=True)
-        return torch.stack([share * covariances_of(each, family) for share, each in parts]).sum(0)
-
-    @torch.no_grad()
-    def errors(self, covariance: Tensor, noise: float) -> NDArray[np.float64]:
-        """Squared errors of the rows, each left out, times what they count."""
-        noisy = covariance.clone()
-        noisy.diagonal().add_(noise if self.precisions is None else noises(noise, self.precisions))
-        precision = torch.cholesky_inverse(cholesky(noisy))
-        errors = (precision @ self.targets) / precision.diagonal().unsqueeze(1)
-        return np.asarray((self.counts * errors.square().sum(1)).double())
-
-
 @torch.enable_grad()
 def learn_lengthscales(
     x: Matrix,
@@ -185,7 +90,7 @@ def learn_lengthscales(
     From a `start` on, they are learnt for its family, in fewer steps.
     """
     n_rows, n_features = x.shape
-    parts = _columns(x, blocks)
+    parts = columns_in(x, blocks)
     of_blocks = len(parts) > 1
     if start is None:
         n_steps, family, shares = _STEPS, 0, np.full(len(parts), 1 / len(parts), dtype=np.float32)
@@ -201,7 +106,7 @@ def learn_lengthscales(
     held = torch.tensor([float(part.dense) for part in parts]).repeat_interleave(torch.tensor([*map(len, starts)]))
     log_noise = torch.tensor(math.log(first_noise), requires_grad=True)
     logits = torch.from_numpy(shares).log().requires_grad_(of_blocks)
-    projection = _projection(y.shape[1], rng)
+    projection = label_projection(y.shape[1], rng)
     frequencies = torch.from_numpy(frequencies_of(y, weights))
     moved = [common, log_noise, logits if of_blocks else single]
     optimizer = torch.optim.Adam(moved, lr=_RATE)
@@ -213,7 +118,7 @@ def learn_lengthscales(
     for _ in range(n_steps):
         rows = np.sort(rng.choice(n_rows, size=min(_SUBSET, n_rows), replace=False))
         some = x[rows]
-        exponents = [_exponents(part.of_matrix(some), log_weights(b)) for b, part in enumerate(parts)]
+        exponents = [exponents_of(part.of_matrix(some), log_weights(b)) for b, part in enumerate(parts)]
         kernels = [covariances_of(each, family) for each in exponents]
         covariance = kernels[0]
         if of_blocks:
@@ -236,11 +141,11 @@ def learn_lengthscales(
     return Learnt(learnt, float(log_noise.detach().exp()), logits.detach().softmax(0).numpy(), family)
 
 
-def _columns(x: Matrix, blocks: Sequence[Block]) -> list[Columns]:
+def columns_in(x: Matrix, blocks: Sequence[Block]) -> list[Columns]:
     return columns_of(blocks) or [Columns(0, x.shape[1], dense=not scipy.sparse.issparse(x))]
 
 
-def _projection(n_labels: int, rng: np.random.Generator) -> Float[Tensor, "K R"] | None:
+def label_projection(n_labels: int, rng: np.random.Generator) -> Float[Tensor, "K R"] | None:
     """Random signs, by which squares of many numbers keep their sum in the mean; None for few labels."""
     if n_labels <= 2 * _MOST_TARGETS:
         return None
@@ -265,7 +170,7 @@ def _weights_start(part: Columns, x: Matrix) -> NDArray[np.float64]:
     return weights
 
 
-def _exponents(x: Any, log_weights: Float[Tensor, " D"]) -> Float[Tensor, "B B"]:
+def exponents_of(x: Any, log_weights: Float[Tensor, " D"]) -> Float[Tensor, "B B"]:
     """-1/2 sum_d w_d (x_id - x_jd)^2 of rows, CSR or an array."""
     sparse: bool = scipy.sparse.issparse(x)
     if sparse:

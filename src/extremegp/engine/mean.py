@@ -19,7 +19,8 @@ from torch import Tensor, nn
 
 from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.kept_rows import KeptRows
-from extremegp.engine.lengthscales import Learnt, chosen, frequencies_of, learn_kernel, noises
+from extremegp.engine.kernel_choice import learn_kernel
+from extremegp.engine.lengthscales import Learnt, chosen, frequencies_of, noises
 from extremegp.engine.linalg import cholesky, inverse_cholesky, inverse_diagonal
 from extremegp.engine.links import Link
 from extremegp.engine.part import TrainingData

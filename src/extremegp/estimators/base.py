@@ -26,7 +26,7 @@ from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.budget import fit_within_budget
 from extremegp.estimators.distances import TellsNovelty
 from extremegp.estimators.examples import Examples
-from extremegp.estimators.fitting import check_dense, instance_noise
+from extremegp.estimators.fitting import check_dense
 from extremegp.estimators.kept import Kept
 from extremegp.estimators.origin import Origin, split_history
 from extremegp.estimators.parameters import complete_docstring
@@ -44,6 +44,7 @@ from extremegp.estimators.saved import (
     saved_model,
     saved_novelty,
 )
+from extremegp.estimators.scatter import instance_noise
 from extremegp.estimators.uncertainty import TellsUncertainty
 from extremegp.label_tree import LabelTreeModel, LabelTreeSettings
 from extremegp.prediction.known_labels import InstanceNoise

@@ -18,8 +18,9 @@ from numpy.typing import NDArray
 
 from extremegp.engine.blocks import Block
 from extremegp.engine.feature_regression import FeatureRegression
+from extremegp.engine.kernel_choice import learn_kernel
 from extremegp.engine.latents import FeatureGP
-from extremegp.engine.lengthscales import Learnt, chosen, learn_kernel
+from extremegp.engine.lengthscales import Learnt, chosen
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
