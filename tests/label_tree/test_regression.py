@@ -9,7 +9,7 @@ from tests.reference.label_tree import local_regression as reference
 
 from extremegp.label_tree import LabelTreeModel, regression
 from extremegp.label_tree.evidence import N_EVIDENCE
-from extremegp.label_tree.regression import LocalRegression
+from extremegp.label_tree.regression import LocalRegression, Neighbourhoods
 
 M = 12
 
@@ -34,7 +34,7 @@ def test_weights_and_variance_are_those_of_the_definition(monkeypatch: pytest.Mo
     counts = (0.2 + 3 * rng.random(40) if weighted else np.ones(40)).astype(np.float32)
     nearest = np.stack([rng.permutation(40)[: M + 3] for _ in range(7)]).astype(np.int32)
     sizes = np.array([M + 3, M, 5, 0, 1, M + 1, M - 1])
-    found = made().of(x, nearest, sizes, z, counts)
+    found = made().of(Neighbourhoods(x, nearest, sizes, z, counts))
     assert found.weights.shape == (7, M)
     for i in range(7):
         near = nearest[i, : min(sizes[i], M)]
@@ -49,14 +49,15 @@ def test_weights_and_variance_are_those_of_the_definition(monkeypatch: pytest.Mo
 
 def test_no_inputs_have_no_weights():
     none = np.zeros((0, M), np.int32)
-    found = made().of(rows(1, 0), none, np.zeros(0, np.int64), rows(2, 4), np.ones(4, np.float32))
+    found = made().of(Neighbourhoods(rows(1, 0), none, np.zeros(0, np.int64), rows(2, 4), np.ones(4, np.float32)))
     assert (found.weights.shape, found.variance.shape) == ((0, M), (0,))
 
 
 def test_rows_that_are_all_alike_can_be_solved():
     z = scipy.sparse.csr_matrix(np.ones((30, 3), np.float32))
     nearest = np.arange(M, dtype=np.int32)[None]
-    found = made(noise=regression.LEAST_NOISE).of(z[:1], nearest, np.array([M]), z, np.ones(30, np.float32))
+    near = Neighbourhoods(z[:1], nearest, np.array([M]), z, np.ones(30, np.float32))
+    found = made(noise=regression.LEAST_NOISE).of(near)
     np.testing.assert_allclose(found.weights.sum(), 1, atol=1e-3)
     assert 0 <= found.variance[0] < 1e-3
 
@@ -71,7 +72,7 @@ def test_the_kernel_that_predicts_rows_left_out_is_chosen():
     nearest = np.stack([row[row != i] for row, i in zip(order, own, strict=True)])[:, : M + 1].astype(np.int32)
     sizes = np.full(len(own), M + 1)
     found = LocalRegression(M)
-    found.choose(x, y, own, nearest, sizes, counts, mu)
+    found.choose(Neighbourhoods(x[own], nearest, sizes, x, counts), own, y, mu)
     dense, labels = x.toarray().astype(np.float64), y.toarray()
     scale = 1 / (np.square(dense).sum(axis=1).mean() - np.square(dense.mean(axis=0)).sum())
 

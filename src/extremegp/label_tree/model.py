@@ -20,8 +20,8 @@ from torch import Tensor, nn
 
 from extremegp.engine.model import VariationalModel
 from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, N_OF_REGRESSION, gather_evidence
-from extremegp.label_tree.neighbours import nearest_rows
-from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, RowWeights
+from extremegp.label_tree.neighbours import NearestRows, nearest_rows
+from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, Neighbourhoods, RowWeights
 from extremegp.label_tree.search import search_level
 from extremegp.settings.model import ModelSettings
 
@@ -223,10 +223,8 @@ class Rows(nn.Module):
         parts = (self.array("values"), self.array("indices"), self.array("indptr"))
         return scipy.sparse.csr_matrix(parts, shape=(self.settings.n_rows, self.settings.n_features))
 
-    def nearest(
-        self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-        """The nearest rows, B x m, their similarities and how many there are; see `nearest_rows`."""
+    def nearest(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> NearestRows:
+        """The nearest rows; see `nearest_rows`."""
         if self._columns is None:
             self._columns = self.inputs().tocsc()
         columns, n = self._columns, x.shape[0]
@@ -236,7 +234,7 @@ class Rows(nn.Module):
             n, x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own,
             self.settings.most_read, rows, similarities, sizes,
         )  # fmt: skip
-        return rows, similarities, sizes
+        return NearestRows(rows, similarities, sizes)
 
     def is_sound(self) -> bool:
         """Whether both matrices are CSR matrices, and no row counts less than nothing."""
@@ -297,8 +295,7 @@ class LabelTreeModel(nn.Module):
         nearest = self.rows.nearest(x, own)
         regressed = RowWeights(np.zeros((n, 0), np.float32), np.ones(n, np.float32))
         if self.regression is not None:
-            near, _, n_near = nearest
-            regressed = self.regression.of(x, near, n_near, self.rows.inputs(), self.rows.row_weights())
+            regressed = self.regression.of(self._neighbourhoods(x, nearest))
         candidates = np.zeros((n, N_CANDIDATES), np.int32)
         values = np.zeros((n, N_CANDIDATES, self.settings.n_evidence), np.float32)
         counts = np.zeros(n, np.int64)
@@ -319,8 +316,12 @@ class LabelTreeModel(nn.Module):
             own: the rows to look at.
         """
         if self.regression is not None:
-            near, _, n_near = self.rows.nearest(x[own], own)
-            self.regression.choose(x, y, own, near, n_near, self.rows.row_weights(), self.frequencies())
+            rows = x[own]
+            near = self._neighbourhoods(rows, self.rows.nearest(rows, own))
+            self.regression.choose(near, own, y, self.frequencies())
+
+    def _neighbourhoods(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> Neighbourhoods:
+        return Neighbourhoods(x, nearest.rows, nearest.sizes, self.rows.inputs(), self.rows.row_weights())
 
     def frequencies(self) -> NDArray[np.float32]:
         """Shares of the training rows with each label that is among those that trees have seen, K."""

@@ -2,11 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any, no_type_check
+from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
+from numpy.typing import NDArray
 
 from extremegp.label_tree._compiled import in_lanes, keep_best
+
+
+class NearestRows(NamedTuple):
+    """The training rows that are nearest to each of B inputs.
+
+    Attributes:
+        rows: B x m, best first.
+        similarities: their inner products with the input.
+        sizes: how many there are.
+    """
+
+    rows: NDArray[np.int32]
+    similarities: NDArray[np.float32]
+    sizes: NDArray[np.int64]
 
 
 @in_lanes
