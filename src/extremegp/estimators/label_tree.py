@@ -243,8 +243,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     def predict_uncertainty(self, X: Any) -> Uncertainty:
         """How uncertain the labels of every row are, as far as the last stage tells.
 
-        The posterior is that of the Gaussian process of the evidence; the trees keep none of their weights. How far a
-        row is from the training rows is a matter of `novelty`.
+        The posterior is that of the Gaussian process of the evidence, and of a row that is unlike all training rows the
+        prior, under which labels are as probable as they are frequent; the trees keep none of their weights.
 
         Args:
             X: as in `fit`.
@@ -271,9 +271,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             trees = tuple(tuple(LevelSizes(*map(_size, level)) for level in tree) for tree in values["trees"])
             sizes = {name: _size(values[name]) for name in names}
             n_regressed = _size(values.get("n_regressed", 0))
-            settings = LabelTreeSettings(
-                trees=trees, weighted=values.get("weighted", False) is True, n_regressed=n_regressed, **sizes
-            )
+            weighted, prior = (values.get(name, False) is True for name in ("weighted", "prior"))
+            settings = LabelTreeSettings(trees=trees, weighted=weighted, n_regressed=n_regressed, prior=prior, **sizes)
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError("the model settings are incomplete or of another version") from error
         # Compiled searches have room for the best of at least one node.

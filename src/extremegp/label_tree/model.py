@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from extremegp.engine.model import VariationalModel
 from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, N_OF_REGRESSION, gather_evidence
 from extremegp.label_tree.neighbours import NearestRows, nearest_rows
+from extremegp.label_tree.prior import N_NEAREST, UtilityPrior
 from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, Neighbourhoods, RowWeights
 from extremegp.label_tree.search import search_level
 from extremegp.settings.model import ModelSettings
@@ -28,6 +29,7 @@ from extremegp.settings.model import ModelSettings
 _BLOCK_ROWS = 1024
 _BLOCK_ENTRIES = 1 << 22  # looked at together when a model is checked
 _BEST_OF_TREE = 100
+_LEAST_LENGTH = 1e-12
 
 
 class LevelSizes(NamedTuple):
@@ -55,6 +57,7 @@ class LabelTreeSettings:
         most_read: entries of lists of rows that a search for neighbours reads, see `nearest_rows`.
         weighted: whether the rows have weights.
         n_regressed: nearest rows that the regression of the labels is on; 0 for no regression.
+        prior: whether utilities have a prior far from the rows.
     """
 
     n_features: int
@@ -68,6 +71,7 @@ class LabelTreeSettings:
     most_read: int = 1_000_000
     weighted: bool = False
     n_regressed: int = 0
+    prior: bool = False
 
     def to_config(self) -> dict[str, Any]:
         """All of it as JSON; what earlier versions do not know only where it is not as theirs."""
@@ -83,7 +87,7 @@ class LabelTreeSettings:
         return LabelTreeModel(self)
 
 
-LATER = ("weighted", "n_regressed")
+LATER = ("weighted", "n_regressed", "prior")
 """Settings that models of earlier versions do not have."""
 
 
@@ -236,6 +240,25 @@ class Rows(nn.Module):
         )  # fmt: skip
         return NearestRows(rows, similarities, sizes)
 
+    def closeness(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> NDArray[np.float32]:
+        """Mean cosines of B inputs with the nearest rows, up to `N_NEAREST`; 0 with those that were not found."""
+        m = max(1, min(N_NEAREST, self.settings.n_rows - 1))
+        lengths = np.outer(_norms(x), np.ones(m)) * _norms(self.inputs()[nearest.rows[:, :m].ravel()]).reshape(-1, m)
+        cosines = nearest.similarities[:, :m] / np.maximum(lengths, _LEAST_LENGTH)
+        return np.asarray(np.where(np.arange(m) < nearest.sizes[:, None], cosines, 0).mean(axis=1), dtype=np.float32)
+
+    def exchanged(self, x: scipy.sparse.csr_matrix, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Closeness of B inputs whose features were exchanged for each other, the same way in all of them."""
+        columns = rng.permutation(self.settings.n_features)[x.indices]
+        changed = scipy.sparse.csr_matrix((x.data, columns, x.indptr), shape=x.shape).sorted_indices()
+        return self.closeness(changed, self.nearest(changed, np.full(x.shape[0], -1)))
+
+    def label_counts(self) -> NDArray[np.float64]:
+        """What the rows with each label count together, K."""
+        of_entries = np.repeat(self.row_weights(), np.diff(self.array("label_indptr")))
+        counts = np.bincount(self.array("labels"), of_entries, minlength=self.settings.n_labels)
+        return np.asarray(counts, dtype=np.float64)
+
     def is_sound(self) -> bool:
         """Whether both matrices are CSR matrices, and no row counts less than nothing."""
         if not (self.row_weights() >= 0).all():
@@ -253,11 +276,13 @@ class Evidence(NamedTuple):
         rows: of the pairs.
         labels: of the pairs, ascending in a row.
         values: pairs x `n_evidence` of the settings.
+        closeness: of the B inputs to the training rows, see `Rows.closeness`.
     """
 
     rows: NDArray[np.int64]
     labels: NDArray[np.int32]
     values: NDArray[np.float32]
+    closeness: NDArray[np.float32]
 
 
 class LabelTreeModel(nn.Module):
@@ -275,6 +300,7 @@ class LabelTreeModel(nn.Module):
         self.rows = Rows(settings)
         self.combiner: VariationalModel = combiner_settings(settings).build()
         self.regression = LocalRegression(settings.n_regressed) if settings.n_regressed else None
+        self.prior = UtilityPrior() if settings.prior else None
         self.centre: Tensor
         self.scale: Tensor
         self.background: Tensor
@@ -305,7 +331,8 @@ class LabelTreeModel(nn.Module):
             counts,
         )  # fmt: skip
         taken = np.arange(N_CANDIDATES) < counts[:, None]
-        return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken])
+        closeness = self.rows.closeness(x, nearest)
+        return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken], closeness)
 
     def choose_regression(self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> None:
         """Choose the kernel of the regression by what it says of some training rows, each left out.
@@ -336,7 +363,14 @@ class LabelTreeModel(nn.Module):
         in_domain = bool((self.scale > 0).all()) and 0 < float(self.background) < 1
         if self.regression is not None:
             in_domain &= float(self.regression.precision) > 0 and float(self.regression.noise) >= LEAST_NOISE
+        if self.prior is not None:
+            in_domain &= self.prior.is_sound()
         return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in self.trees)
+
+
+def _norms(x: scipy.sparse.csr_matrix) -> NDArray[np.float64]:
+    """Lengths of the rows."""
+    return np.sqrt(np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel())
 
 
 def _overlapping(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:

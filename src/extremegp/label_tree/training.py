@@ -22,6 +22,7 @@ from extremegp.label_tree.combiner import train_combiner
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes, combiner_settings
 from extremegp.label_tree.nodes import fit_nodes
+from extremegp.label_tree.prior import UtilityPrior
 from extremegp.label_tree.regression import LocalRegression
 from extremegp.progress import spoken
 from extremegp.storage.tensors import copy_state
@@ -248,7 +249,7 @@ class _Growth:
         trees = tuple(tuple(map(_sizes, levels)) for levels in self.nodes)
         settings = LabelTreeSettings(
             x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam,
-            weighted=self.weighted, n_regressed=training.n_regressed,
+            weighted=self.weighted, n_regressed=training.n_regressed, prior=True,
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
@@ -277,6 +278,7 @@ class _Growth:
         parts: dict[str, nn.Module] = {"combiner": combiner_settings(settings).build()}
         if training.n_regressed:
             parts["regression"] = LocalRegression(training.n_regressed)
+        parts["prior"] = UtilityPrior()
         for name, part in parts.items():
             state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
         copy_state(model, state, source=self.progress.path or "trees")
