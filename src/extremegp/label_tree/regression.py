@@ -1,9 +1,9 @@
-"""Gaussian process regression of all labels at once, for every input on the training rows that are nearest to it.
+"""Gaussian process regression of all labels at once, for every input on some of the training rows.
 
 The regression of label k on m rows is t_k(x) = mu_k + sum_i w_i(x) (y_ik - mu_k), with row weights w = (K + S)^-1 k(x)
 that are the same for all labels (Rasmussen and Williams 2006, 2.2): whatever the number of labels, it costs one m x m
-factorisation. Only the nearest rows are taken (Vecchia 1988; Gramacy and Apley 2015), so that nothing grows with the
-number of rows either, and leaving a training row out is to take its neighbours without itself.
+factorisation. Only some rows are taken (Vecchia 1988; Gramacy and Apley 2015), the nearest and those that these leave
+unexplained, so that nothing grows with the number of rows either, and leaving a training row out is to take others.
 """
 
 from __future__ import annotations
@@ -31,11 +31,11 @@ _ENTRIES = 1 << 20  # of the covariances that are held at once
 
 
 class Neighbourhoods(NamedTuple):
-    """Inputs, and the training rows that are nearest to each.
+    """Inputs, and training rows that say something of each.
 
     Attributes:
         x: inputs, B x D.
-        nearest: their nearest training rows, best first, B x at least m.
+        nearest: training rows, the nearest first, B x at least m.
         sizes: how many there are, B.
         rows: inputs of the training rows, N x D.
         counts: what each of these counts, N.
@@ -53,7 +53,7 @@ class Neighbourhoods(NamedTuple):
 
 
 class RowWeights(NamedTuple):
-    """What the nearest rows count in the regression at each of B inputs.
+    """What rows count in the regression at each of B inputs.
 
     Attributes:
         weights: w, B x m; 0 where there are fewer rows.
@@ -133,7 +133,7 @@ def inner_products(
 
 
 class LocalRegression(nn.Module):
-    """The regression of the labels on the m nearest rows, with the kernel exp(-p |x - z|^2 / 2) and noise s^2.
+    """The regression of the labels on m rows, with the kernel exp(-p |x - z|^2 / 2) and noise s^2.
 
     Rows that count w_i have noise s^2 / w_i.
 
@@ -150,10 +150,12 @@ class LocalRegression(nn.Module):
         self.register_buffer("precision", torch.ones(()))
         self.register_buffer("noise", torch.ones(()))
 
-    def of(self, near: Neighbourhoods) -> RowWeights:
-        """Weights and variances at inputs."""
-        parts = [self._solved(products, float(self.precision), float(self.noise)) for products in self._products(near)]
-        weights, variance = zip(*parts, strict=True) if parts else ((np.zeros((0, self.n_nearest)),), (np.zeros(0),))
+    def of(self, near: Neighbourhoods, n_rows: int | None = None) -> RowWeights:
+        """Weights and variances at inputs, of a regression on the first `n_rows`, m by default."""
+        m = self.n_nearest if n_rows is None else n_rows
+        kernel = float(self.precision), float(self.noise)
+        parts = [self._solved(products, *kernel) for products in self._products(near, m)]
+        weights, variance = zip(*parts, strict=True) if parts else ((np.zeros((0, m)),), (np.zeros(0),))
         return RowWeights(np.concatenate(weights).astype(np.float32), np.concatenate(variance).astype(np.float32))
 
     def choose(
@@ -180,12 +182,13 @@ class LocalRegression(nn.Module):
         spread = float(norms.mean() - np.square(np.asarray(near.rows.mean(axis=0), dtype=np.float64)).sum())
         scale = 1 / max(spread, 1e-12)
         squares = float(np.square(frequencies, dtype=np.float64).sum())
-        pieces, truth, voters = list(self._products(near)), y[own], near.nearest[:, : self.n_nearest].ravel()
+        m = min(self.n_nearest, near.nearest.shape[1])
+        pieces, truth, voters = list(self._products(near, m)), y[own], near.nearest[:, :m].ravel()
 
         @cache
         def error(precision: float, noise: float) -> float:
             weights = np.concatenate([self._solved(products, scale * precision, noise)[0] for products in pieces])
-            starts = np.arange(0, weights.size + 1, self.n_nearest)
+            starts = np.arange(0, weights.size + 1, m)
             voting = scipy.sparse.csr_matrix((weights.ravel(), voters, starts), shape=(len(own), y.shape[0]))
             left, rest = truth - voting @ y, 1 - weights.sum(axis=1)
             each = np.asarray(left.multiply(left).sum(axis=1)).ravel() - 2 * rest * (left @ frequencies)
@@ -199,8 +202,9 @@ class LocalRegression(nn.Module):
         self.precision.fill_(scale * precision)
         self.noise.fill_(noise)
 
-    def _products(self, near: Neighbourhoods) -> Iterator[_Products]:
-        m, rows = self.n_nearest, near.rows
+    @staticmethod
+    def _products(near: Neighbourhoods, m: int) -> Iterator[_Products]:
+        rows = near.rows
         for start in range(0, near.x.shape[0], max(1, _ENTRIES // m**2)):
             some = near.of(slice(start, start + max(1, _ENTRIES // m**2)))
             x, nearest, sizes = some.x, some.nearest[:, :m], np.minimum(some.sizes, m)

@@ -20,10 +20,11 @@ from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels
 from extremegp.label_tree.combiner import train_combiner
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
-from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes, combiner_settings
+from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, combiner_settings
 from extremegp.label_tree.nodes import fit_nodes
 from extremegp.label_tree.prior import UtilityPrior
 from extremegp.label_tree.regression import LocalRegression
+from extremegp.label_tree.tree import LevelSizes
 from extremegp.progress import spoken
 from extremegp.storage.tensors import copy_state
 from extremegp.threads import within_quota
@@ -49,7 +50,7 @@ class TreeTraining:
         threshold: smaller weights are left out.
         n_held_out: training rows whose labels the trees do not see: what the evidence is worth is learnt from them.
         n_inducing: inducing inputs of the Gaussian process of the evidence.
-        n_regressed: nearest rows that the regression of the labels is on; 0 for no regression.
+        n_regressed: rows that the regression of the labels is on; 0 for no regression.
         beam: nodes of a level that a search goes on from.
         seed: decides everything.
         checkpoint_seconds: seconds between two savings.
@@ -250,6 +251,7 @@ class _Growth:
         settings = LabelTreeSettings(
             x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam,
             weighted=self.weighted, n_regressed=training.n_regressed, prior=True,
+            n_pursued=training.n_regressed // 2,
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
