@@ -118,6 +118,13 @@ def test_the_evidence_of_a_training_row_is_that_of_a_model_without_it():
         np.testing.assert_allclose(v[of_row], variance, atol=1e-4)
 
 
+@pytest.mark.parametrize(("n_regressed", "n_pursued"), [(200, 0), (250, 50)])
+def test_rows_beyond_the_nearest_200_are_those_that_these_leave_unexplained(n_regressed: int, n_pursued: int):
+    settings = small_classifier(n_regressed=n_regressed).fit(*small_data()).settings_
+    assert (settings.n_first, settings.n_pursued) == (200, n_pursued)
+    assert ("n_pursued" in settings.to_config()) == (n_pursued > 0)
+
+
 def test_without_a_regression_there_are_six_numbers_of_evidence(tmp_path):
     x, y = small_data()
     classifier = small_classifier(n_regressed=0).fit(x, y)

@@ -63,8 +63,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         threshold: smaller weights are left out.
         held_out: share of the rows whose labels the trees do not see; at most 10,000 rows.
         n_inducing: inducing inputs of the Gaussian process of the evidence, at most half the rows held out.
-        n_regressed: rows that a Gaussian process regression of the labels is taken on at every input, at most 400, half
-            of them the nearest and half what these leave unexplained; 0 for no regression.
+        n_regressed: rows that a Gaussian process regression of the labels is taken on at every input, at most 400: the
+            200 nearest, and beyond those what these leave unexplained; 0 for no regression.
         beam: nodes of a level that a search goes on from; more finds more and takes longer.
         time_budget: seconds of training to plan for, by fewer trees (at least one); None for no limit.
         checkpoint: file to save progress to, with a folder beside it. If it exists, training resumes from it.

@@ -19,6 +19,7 @@ from extremegp.errors import BudgetWarning, ModelFormatError
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels
 from extremegp.label_tree.combiner import train_combiner
+from extremegp.label_tree.evidence import N_NEIGHBOURS
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, combiner_settings
 from extremegp.label_tree.nodes import fit_nodes
@@ -251,7 +252,7 @@ class _Growth:
         settings = LabelTreeSettings(
             x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam,
             weighted=self.weighted, n_regressed=training.n_regressed, prior=True,
-            n_pursued=training.n_regressed // 2,
+            n_pursued=max(0, training.n_regressed - N_NEIGHBOURS),
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
