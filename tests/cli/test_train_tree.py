@@ -186,7 +186,8 @@ def test_rows_with_fewer_candidates_have_shorter_lists(
         """Row i has its first i candidates."""
         found = evidence(self, x, own)
         place = np.arange(len(found.rows)) - np.searchsorted(found.rows, found.rows)
-        return type(found)(*(part[place < found.rows] for part in found))
+        some = place < found.rows
+        return found._replace(rows=found.rows[some], labels=found.labels[some], values=found.values[some])
 
     monkeypatch.setattr(extremegp.label_tree.LabelTreeModel, "evidence", without_some)
     lengths = [min(i, N_LABELS) for i in range(20)]

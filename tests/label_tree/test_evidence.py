@@ -29,11 +29,14 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighte
     width = N_EVIDENCE + (N_OF_REGRESSION if n_regressed else 0)
     values = np.zeros((B, N_CANDIDATES, width), np.float32)
     weights, variances = rng.normal(0.02, 0.1, size=(B, n_regressed)), rng.random(B).astype(np.float32)
+    # Rows of which some are among the nearest.
+    regressed = np.stack([rng.permutation(N)[: n_regressed + 3] for _ in range(B)]).astype(np.int32)
+    n_rows = rng.integers(0, n_regressed + 4, size=B)
     weights, frequencies = weights.astype(np.float32), rng.random(K).astype(np.float32)
     gather_evidence(
         B, trees, scores, tree_sizes, nearest, similarities, sizes, row_weights, np.cumsum([0, *map(len, labels_of)]),
-        np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), weights, variances,
-        frequencies, candidates, values, n_candidates, lanes=lanes,
+        np.concatenate(labels_of).astype(np.int32), np.log1p(counts).astype(np.float32), regressed, n_rows, weights,
+        variances, frequencies, candidates, values, n_candidates, lanes=lanes,
     )  # fmt: skip
     for i in range(B):
         found = [
@@ -45,10 +48,10 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighte
             row_weights=row_weights,
         )  # fmt: skip
         if n_regressed:
-            near_rows = [row for _, row in near][:n_regressed]
+            taken = regressed[i, : min(n_rows[i], n_regressed)].tolist()
             for label, numbers in expected.items():
-                residuals = [(label in labels_of[row]) - frequencies[label] for row in near_rows]
-                t = frequencies[label] + weights[i, : len(near_rows)] @ residuals
+                residuals = [(label in labels_of[row]) - frequencies[label] for row in taken]
+                t = frequencies[label] + weights[i, : len(taken)] @ residuals
                 numbers += [np.log(max(t, 0) + module._LEAST_REGRESSED), variances[i]]
         assert candidates[i, : n_candidates[i]].tolist() == list(expected)
         np.testing.assert_allclose(

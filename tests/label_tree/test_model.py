@@ -16,7 +16,7 @@ from tests.label_tree.small import D, K, N, small_data
 import extremegp
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import ModelFormatError
-from extremegp.label_tree import model
+from extremegp.label_tree import tree
 from extremegp.storage.tensors import read_tensors, write_tensors
 
 LEVEL = "model.trees.0.levels.0."
@@ -133,7 +133,7 @@ def test_what_must_ascend_does(copy: Path, name: str):
 @pytest.mark.parametrize("entries", [1, 2, 3, 1 << 22])
 def test_the_order_is_checked_across_the_blocks_that_it_is_checked_in(fitted: LabelTreeGPClassifier, entries: int):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(model, "_BLOCK_ENTRIES", entries)
+        patch.setattr(tree, "_BLOCK_ENTRIES", entries)
         assert fitted.model_.is_sound()
         altered = deepcopy(fitted.model_)
         features = altered.trees[1].levels[1].features

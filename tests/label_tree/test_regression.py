@@ -9,7 +9,7 @@ from tests.reference.label_tree import local_regression as reference
 
 from extremegp.label_tree import LabelTreeModel, regression
 from extremegp.label_tree.evidence import N_EVIDENCE
-from extremegp.label_tree.regression import LocalRegression
+from extremegp.label_tree.regression import LocalRegression, Neighbourhoods
 
 M = 12
 
@@ -34,7 +34,7 @@ def test_weights_and_variance_are_those_of_the_definition(monkeypatch: pytest.Mo
     counts = (0.2 + 3 * rng.random(40) if weighted else np.ones(40)).astype(np.float32)
     nearest = np.stack([rng.permutation(40)[: M + 3] for _ in range(7)]).astype(np.int32)
     sizes = np.array([M + 3, M, 5, 0, 1, M + 1, M - 1])
-    found = made().of(x, nearest, sizes, z, counts)
+    found = made().of(Neighbourhoods(x, nearest, sizes, z, counts))
     assert found.weights.shape == (7, M)
     for i in range(7):
         near = nearest[i, : min(sizes[i], M)]
@@ -49,14 +49,15 @@ def test_weights_and_variance_are_those_of_the_definition(monkeypatch: pytest.Mo
 
 def test_no_inputs_have_no_weights():
     none = np.zeros((0, M), np.int32)
-    found = made().of(rows(1, 0), none, np.zeros(0, np.int64), rows(2, 4), np.ones(4, np.float32))
+    found = made().of(Neighbourhoods(rows(1, 0), none, np.zeros(0, np.int64), rows(2, 4), np.ones(4, np.float32)))
     assert (found.weights.shape, found.variance.shape) == ((0, M), (0,))
 
 
 def test_rows_that_are_all_alike_can_be_solved():
     z = scipy.sparse.csr_matrix(np.ones((30, 3), np.float32))
     nearest = np.arange(M, dtype=np.int32)[None]
-    found = made(noise=regression.LEAST_NOISE).of(z[:1], nearest, np.array([M]), z, np.ones(30, np.float32))
+    near = Neighbourhoods(z[:1], nearest, np.array([M]), z, np.ones(30, np.float32))
+    found = made(noise=regression.LEAST_NOISE).of(near)
     np.testing.assert_allclose(found.weights.sum(), 1, atol=1e-3)
     assert 0 <= found.variance[0] < 1e-3
 
@@ -71,7 +72,7 @@ def test_the_kernel_that_predicts_rows_left_out_is_chosen():
     nearest = np.stack([row[row != i] for row, i in zip(order, own, strict=True)])[:, : M + 1].astype(np.int32)
     sizes = np.full(len(own), M + 1)
     found = LocalRegression(M)
-    found.choose(x, y, own, nearest, sizes, counts, mu)
+    found.choose(Neighbourhoods(x[own], nearest, sizes, x, counts), own, y, mu)
     dense, labels = x.toarray().astype(np.float64), y.toarray()
     scale = 1 / (np.square(dense).sum(axis=1).mean() - np.square(dense.mean(axis=0)).sum())
 
@@ -95,15 +96,15 @@ def regressed_evidence(model: LabelTreeModel, x: scipy.sparse.csr_matrix, own: N
 def test_the_evidence_of_a_training_row_is_that_of_a_model_without_it():
     """And so its labels do not give themselves away."""
     x, y = small_data()
-    model = small_classifier().fit(x, y).model_
+    # On all other rows: those that share a feature, and by what these leave unexplained those that do not.
+    model = small_classifier(n_regressed=2 * N).fit(x, y).model_
     assert model.regression is not None
     z = model.rows.inputs()
     own = np.array([4, 50, 149])
     evidence, t, v = regressed_evidence(model, z[own], own)
     mu = model.frequencies()
     for place, row in enumerate(own):
-        similarities = (z @ z[row].T).toarray().ravel()
-        order = [i for i in np.argsort(-similarities, kind="stable") if i != row and similarities[i] > 0]
+        order = [i for i in range(N) if i != row and z[i].nnz]
         weights, variance = reference(
             z[row].toarray()[0],
             z[order].toarray(),
@@ -117,6 +118,13 @@ def test_the_evidence_of_a_training_row_is_that_of_a_model_without_it():
         np.testing.assert_allclose(v[of_row], variance, atol=1e-4)
 
 
+@pytest.mark.parametrize(("n_regressed", "n_pursued"), [(200, 0), (250, 50)])
+def test_rows_beyond_the_nearest_200_are_those_that_these_leave_unexplained(n_regressed: int, n_pursued: int):
+    settings = small_classifier(n_regressed=n_regressed).fit(*small_data()).settings_
+    assert (settings.n_first, settings.n_pursued) == (200, n_pursued)
+    assert ("n_pursued" in settings.to_config()) == (n_pursued > 0)
+
+
 def test_without_a_regression_there_are_six_numbers_of_evidence(tmp_path):
     x, y = small_data()
     classifier = small_classifier(n_regressed=0).fit(x, y)
@@ -125,7 +133,7 @@ def test_without_a_regression_there_are_six_numbers_of_evidence(tmp_path):
     assert "n_regressed" not in classifier.settings_.to_config()
 
 
-@pytest.mark.parametrize("value", [-1, 201, 1.5])
+@pytest.mark.parametrize("value", [-1, 401, 1.5])
 def test_no_more_rows_than_are_looked_for_can_be_regressed_on(value: float):
     with pytest.raises(ValueError, match="n_regressed"):
         small_classifier(n_regressed=value).fit(*small_data())

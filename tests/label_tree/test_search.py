@@ -6,7 +6,7 @@ import scipy.sparse
 import torch
 from tests.reference.label_tree import Level, path_probabilities
 
-from extremegp.label_tree.model import LabelTree, LevelSizes
+from extremegp.label_tree.tree import LabelTree, LevelSizes
 
 D = 10
 

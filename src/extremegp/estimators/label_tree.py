@@ -37,6 +37,7 @@ from extremegp.training.distributed import world
 
 _MOST_WEIGHTS, _MANY_LABELS = 200_000_000, 50_000
 _MOST_NODES = _MOST_INDUCING = 10_000
+_MOST_REGRESSED = 2 * N_NEIGHBOURS
 # A weight with its child, and its share of what finds it; a training entry as a row, as a column and once more in the
 # making of levels.
 _WEIGHT_BYTES, _ENTRY_BYTES = 14, 40
@@ -62,8 +63,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         threshold: smaller weights are left out.
         held_out: share of the rows whose labels the trees do not see; at most 10,000 rows.
         n_inducing: inducing inputs of the Gaussian process of the evidence, at most half the rows held out.
-        n_regressed: nearest rows that a Gaussian process regression of the labels is taken on at every input, at most
-            200; 0 for no regression.
+        n_regressed: rows that a Gaussian process regression of the labels is taken on at every input, at most 400: the
+            200 nearest, and beyond those what these leave unexplained; 0 for no regression.
         beam: nodes of a level that a search goes on from; more finds more and takes longer.
         time_budget: seconds of training to plan for, by fewer trees (at least one); None for no limit.
         checkpoint: file to save progress to, with a folder beside it. If it exists, training resumes from it.
@@ -227,7 +228,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             threshold=number("threshold", self.threshold, low=0),
             n_held_out=n_held_out,
             n_inducing=min(n_inducing, max(1, n_held_out // 2)),
-            n_regressed=number("n_regressed", self.n_regressed, low=0, high=N_NEIGHBOURS, integer=True),
+            n_regressed=number("n_regressed", self.n_regressed, low=0, high=_MOST_REGRESSED, integer=True),
             beam=number("beam", self.beam, low=1, high=_MOST_NODES, integer=True),
             seed=seed,
             checkpoint_seconds=number("checkpoint_seconds", self.checkpoint_seconds, low=0),
@@ -243,8 +244,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     def predict_uncertainty(self, X: Any) -> Uncertainty:
         """How uncertain the labels of every row are, as far as the last stage tells.
 
-        The posterior is that of the Gaussian process of the evidence; the trees keep none of their weights. How far a
-        row is from the training rows is a matter of `novelty`.
+        The posterior is that of the Gaussian process of the evidence, and of a row that is unlike all training rows the
+        prior, under which labels are as probable as they are frequent; the trees keep none of their weights.
 
         Args:
             X: as in `fit`.
@@ -270,15 +271,16 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         try:
             trees = tuple(tuple(LevelSizes(*map(_size, level)) for level in tree) for tree in values["trees"])
             sizes = {name: _size(values[name]) for name in names}
-            n_regressed = _size(values.get("n_regressed", 0))
+            n_regressed, n_pursued = (_size(values.get(name, 0)) for name in ("n_regressed", "n_pursued"))
+            weighted, prior = (values.get(name, False) is True for name in ("weighted", "prior"))
             settings = LabelTreeSettings(
-                trees=trees, weighted=values.get("weighted", False) is True, n_regressed=n_regressed, **sizes
+                trees=trees, weighted=weighted, n_regressed=n_regressed, prior=prior, n_pursued=n_pursued, **sizes
             )
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError("the model settings are incomplete or of another version") from error
         # Compiled searches have room for the best of at least one node.
         in_domain = 1 <= settings.beam <= _MOST_NODES and 1 <= settings.n_inducing <= _MOST_INDUCING
-        in_domain &= settings.n_regressed <= N_NEIGHBOURS
+        in_domain &= settings.n_regressed <= _MOST_REGRESSED and 0 <= settings.n_first <= N_NEIGHBOURS
         if not in_domain or not trees or not all(trees) or values.keys() - {*LATER} != {*names, "trees"}:
             raise SettingsError("the model settings contradict themselves")
         return settings

@@ -11,13 +11,15 @@ from numpy.typing import NDArray
 
 from extremegp.engine.part import TrainingData
 from extremegp.label_tree.model import LabelTreeModel, row_blocks
+from extremegp.prediction.predictor import Predictor
 from extremegp.settings.training import TrainingSettings
 from extremegp.training.distributed import World
 from extremegp.training.loop import train
 from extremegp.training.progress import NoReporter
 
 _MOST_PAIRS = 400_000
-_BATCH_SIZE, _STEPS = 4000, 300
+_BATCH_SIZE, _STEPS = 2000, 300
+_MOST_UNKNOWN, _MOST_SPREAD = 500, 20_000
 
 
 def train_combiner(
@@ -29,7 +31,7 @@ def train_combiner(
     seed: int,
     weights: NDArray[np.float64] | None = None,
 ) -> list[dict[str, float]]:
-    """Learn the regression's kernel, the Gaussian process of the evidence, and the probability of other labels.
+    """Learn the regression's kernel, the Gaussian process of the evidence, what other labels have, and the prior.
 
     Args:
         model: with its trees and rows in place; the rest of it changes.
@@ -47,6 +49,7 @@ def train_combiner(
     """
     values, targets, n_missed, n_others = [], [], 0.0, 0.0
     counted: list[NDArray[np.float64]] = []
+    closeness: list[NDArray[np.float32]] = []
     row_weights = np.ones(x.shape[0]) if weights is None else weights
     model.choose_regression(x, y, held_out)
     for block in row_blocks(len(held_out)):
@@ -54,6 +57,7 @@ def train_combiner(
         evidence, truth = model.evidence(x[rows], own=rows), y[rows]
         present = np.asarray(truth[evidence.rows, evidence.labels]).ravel() > 0
         values.append(evidence.values)
+        closeness.append(evidence.closeness)
         targets.append(present)
         counted.append(row_weights[rows][evidence.rows])
         n_missed += float(np.diff(truth.indptr) @ row_weights[rows] - counted[-1][present].sum())
@@ -82,4 +86,15 @@ def train_combiner(
         model.combiner, inputs, labels, settings, weights=pair_weights, reporter=NoReporter(), world=World()
     )
     model.requires_grad_(False)
+    if model.prior is not None:
+        unknown = model.rows.exchanged(x[held_out[:_MOST_UNKNOWN]], rng)
+        model.prior.learn(np.concatenate(closeness), unknown, _spread(model, inputs))
     return [record | {"elbo": record["elbo"] * n_pairs / len(e)} for record in history]
+
+
+def _spread(model: LabelTreeModel, inputs: NDArray[np.float32]) -> float:
+    """The variance of utilities over pairs of a row and a label: of their means, and the mean of their own."""
+    some = inputs[np.linspace(0, len(inputs) - 1, min(len(inputs), _MOST_SPREAD)).round().astype(np.int64)]
+    moments = [utilities.marginals() for _, utilities in Predictor(model.combiner).utilities(some)]
+    mean, variance = (torch.cat([block[part] for block in moments]) for part in range(2))
+    return float(mean.var(correction=0) + variance.mean())

@@ -27,15 +27,15 @@ _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
 def gather_evidence(
     lane: int, n_lanes: int,
     tree_labels: Any, tree_scores: Any, tree_sizes: Any, nearest: Any, similarities: Any, sizes: Any, row_weights: Any,
-    y_indptr: Any, y_labels: Any, log_counts: Any, regression_weights: Any, variances: Any, frequencies: Any,
-    candidates: Any, evidence: Any, n_candidates: Any,
+    y_indptr: Any, y_labels: Any, log_counts: Any, regressed: Any, n_regressed: Any, regression_weights: Any,
+    variances: Any, frequencies: Any, candidates: Any, evidence: Any, n_candidates: Any,
 ) -> None:  # fmt: skip
     """Candidate labels of every row, ascending, with six numbers for each, or eight.
 
     They are the logarithms of the probability by the trees, averaged over them, and of the label's shares among the
     nearest rows (kernel regression with the powers of the inner product as kernel: Nadaraya 1964, Watson 1964), each
     plus a small constant; of one more than the label's rows that the trees have seen; and the similarity of the nearest
-    row. With a regression of the labels on the nearest rows (`LocalRegression`) they are also the logarithm of what it
+    row. With a regression of the labels on some rows (`LocalRegression`) they are also the logarithm of what it
     says, t_k = mu_k + sum_i w_i (y_ik - mu_k), none below 0 and plus a small constant, and its variance. The labels are
     the best by the trees and by the first two shares.
 
@@ -52,7 +52,9 @@ def gather_evidence(
         y_indptr: with `y_labels` the labels of the training rows, N x K.
         y_labels: see `y_indptr`.
         log_counts: log of one more than the rows that trees have seen with each label (K).
-        regression_weights: w of a regression on the first of the nearest rows, B x m'; without one m' is 0.
+        regressed: rows that a regression is on, B x at least m'.
+        n_regressed: how many there are.
+        regression_weights: w of that regression, B x m'; without one m' is 0.
         variances: of the regression, B.
         frequencies: mu, K.
         candidates: results from here on: labels, B x `N_CANDIDATES`.
@@ -60,7 +62,7 @@ def gather_evidence(
         n_candidates: how many there are.
     """
     n_trees, n_shares, n_labels = len(tree_labels), len(_NEAR), len(log_counts)
-    n_regressed = regression_weights.shape[1]
+    n_columns = regression_weights.shape[1]
     # Of a label, its probability by the trees, its shares, and its rows by their weights in the regression.
     parts = np.zeros((n_shares + 2, n_labels), np.float32)
     seen, chosen = np.zeros(n_labels, np.bool_), np.zeros(n_labels, np.bool_)
@@ -92,12 +94,16 @@ def gather_evidence(
                         n_touched += 1
                     parts[share + 1, label] += weight
         rest = np.float32(1)
-        for q in range(min(n_regressed, sizes[i])):
-            weight = regression_weights[i, q]
+        for q in range(min(n_columns, n_regressed[i])):
+            weight, row = regression_weights[i, q], regressed[i, q]
             rest -= weight
-            for j in range(y_indptr[nearest[i, q]], y_indptr[nearest[i, q] + 1]):
-                # The shares have seen all labels of these rows.
-                parts[n_shares + 1, y_labels[j]] += weight
+            for j in range(y_indptr[row], y_indptr[row + 1]):
+                label = y_labels[j]
+                if not seen[label]:
+                    seen[label] = True
+                    touched[n_touched] = label
+                    n_touched += 1
+                parts[n_shares + 1, label] += weight
         n_chosen = 0
         for part in range(3):
             size = keep_best(parts[part], touched, n_touched, best, best_scores)
@@ -113,9 +119,9 @@ def gather_evidence(
                 evidence[i, q, part] = np.log(parts[part, label] + _LEAST[part])
             evidence[i, q, n_shares + 1] = log_counts[label]
             evidence[i, q, n_shares + 2] = similarities[i, 0] if sizes[i] else 0
-            if n_regressed:
-                regressed = parts[n_shares + 1, label] + rest * frequencies[label]
-                evidence[i, q, n_shares + 3] = np.log(max(regressed, np.float32(0)) + _LEAST_REGRESSED)
+            if n_columns:
+                said = parts[n_shares + 1, label] + rest * frequencies[label]
+                evidence[i, q, n_shares + 3] = np.log(max(said, np.float32(0)) + _LEAST_REGRESSED)
                 evidence[i, q, n_shares + 4] = variances[i]
             chosen[label] = False
         n_candidates[i] = n_chosen

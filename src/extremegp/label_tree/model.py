@@ -20,23 +20,17 @@ from torch import Tensor, nn
 
 from extremegp.engine.model import VariationalModel
 from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, N_OF_REGRESSION, gather_evidence
-from extremegp.label_tree.neighbours import nearest_rows
-from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, RowWeights
-from extremegp.label_tree.search import search_level
+from extremegp.label_tree.neighbours import NearestRows, nearest_rows, unexplained_rows
+from extremegp.label_tree.prior import N_NEAREST, UtilityPrior
+from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, Neighbourhoods, RowWeights
+from extremegp.label_tree.tree import LabelTree, LevelSizes, are_starts
 from extremegp.settings.model import ModelSettings
 
 _BLOCK_ROWS = 1024
-_BLOCK_ENTRIES = 1 << 22  # looked at together when a model is checked
 _BEST_OF_TREE = 100
-
-
-class LevelSizes(NamedTuple):
-    """How large a level of a tree is: nodes above it, its nodes, features of all blocks, weights."""
-
-    above: int
-    nodes: int
-    features: int
-    weights: int
+_LEAST_LENGTH = 1e-12
+# Features of what a regression leaves unexplained of an input.
+_MOST_DIFFERENT = 300
 
 
 @dataclass(frozen=True)
@@ -54,7 +48,9 @@ class LabelTreeSettings:
         beam: W, nodes of a level that a search goes on from.
         most_read: entries of lists of rows that a search for neighbours reads, see `nearest_rows`.
         weighted: whether the rows have weights.
-        n_regressed: nearest rows that the regression of the labels is on; 0 for no regression.
+        n_regressed: rows that the regression of the labels is on; 0 for no regression.
+        prior: whether utilities have a prior far from the rows.
+        n_pursued: of the rows that the regression is on, those that are taken for what the nearest leave unexplained.
     """
 
     n_features: int
@@ -68,6 +64,8 @@ class LabelTreeSettings:
     most_read: int = 1_000_000
     weighted: bool = False
     n_regressed: int = 0
+    prior: bool = False
+    n_pursued: int = 0
 
     def to_config(self) -> dict[str, Any]:
         """All of it as JSON; what earlier versions do not know only where it is not as theirs."""
@@ -78,12 +76,17 @@ class LabelTreeSettings:
         """Numbers that speak for a label."""
         return N_EVIDENCE + (N_OF_REGRESSION if self.n_regressed else 0)
 
+    @property
+    def n_first(self) -> int:
+        """Nearest rows that the regression is on."""
+        return self.n_regressed - self.n_pursued
+
     def build(self) -> LabelTreeModel:
         """A model with tensors of these shapes."""
         return LabelTreeModel(self)
 
 
-LATER = ("weighted", "n_regressed")
+LATER = ("weighted", "n_regressed", "prior", "n_pursued")
 """Settings that models of earlier versions do not have."""
 
 
@@ -100,87 +103,6 @@ def combiner_settings(settings: LabelTreeSettings) -> ModelSettings:
         normalise_inducing=False,
         mixing="identity",
     )
-
-
-class TreeLevel(nn.Module):
-    """The nodes of a level with their weights, in the order that `search_level` reads them in."""
-
-    def __init__(self, sizes: LevelSizes, n_features: int) -> None:
-        super().__init__()
-        self.register_buffer("first_children", torch.zeros(sizes.above + 1, dtype=torch.int64))
-        self.register_buffer("blocks", torch.zeros(sizes.above + 1, dtype=torch.int64))
-        self.register_buffer("features", torch.zeros(sizes.features, dtype=torch.int32))
-        self.register_buffer("entries", torch.zeros(sizes.features + 1, dtype=torch.int64))
-        self.register_buffer("targets", torch.zeros(sizes.weights, dtype=torch.int32))
-        self.weights = nn.Parameter(torch.zeros(sizes.weights), requires_grad=False)
-        self.biases = nn.Parameter(torch.zeros(sizes.nodes), requires_grad=False)
-        self.index_limits = {
-            "first_children": sizes.nodes + 1,
-            "blocks": sizes.features + 1,
-            "features": n_features,
-            "entries": sizes.weights + 1,
-            "targets": sizes.nodes,
-        }
-
-    def arrays(self) -> list[NDArray[Any]]:
-        """What `search_level` takes of a level."""
-        names = ("first_children", "blocks", "features", "entries", "targets", "weights", "biases")
-        return [getattr(self, name).numpy() for name in names]
-
-    def is_sound(self) -> bool:
-        """Whether every block has features in ascending order, and weights of its own children only."""
-        children, blocks, features, entries, targets, *_ = self.arrays()
-        ends = ((children, len(self.biases)), (blocks, len(features)), (entries, len(targets)))
-        if not all(_are_starts(array, end) for array, end in ends):
-            return False
-        for start, part in _overlapping(features):
-            falls = start + 1 + np.flatnonzero(part[1:] <= part[:-1])
-            if not np.isin(falls, blocks).all():
-                return False
-        starts = entries[blocks]
-        filled = np.flatnonzero(np.diff(starts))
-        # Of every block in one pass over its targets, without an array of their number.
-        least, most = (extreme.reduceat(targets, starts[filled]) for extreme in (np.minimum, np.maximum))
-        return bool(np.all((least >= children[filled]) & (most < children[filled + 1])))
-
-
-class LabelTree(nn.Module):
-    """A tree over the labels: its leaves' labels in order, and the levels down to the labels themselves."""
-
-    def __init__(self, levels: tuple[LevelSizes, ...], n_features: int, n_labels: int) -> None:
-        super().__init__()
-        self.order: Tensor
-        self.register_buffer("order", torch.zeros(n_labels, dtype=torch.int32))
-        self.levels = cast("Sequence[TreeLevel]", nn.ModuleList(TreeLevel(sizes, n_features) for sizes in levels))
-        self.index_limits = {"order": n_labels}
-
-    def search(
-        self, x: scipy.sparse.csr_matrix, beam: int, n_best: int
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-        """Labels with the largest log-probabilities that a beam search finds, both B x n_best, and how many there are.
-
-        Args:
-            x: inputs, B x D, with ascending columns.
-            beam: W.
-            n_best: how many labels.
-        """
-        n = x.shape[0]
-        nodes, scores, sizes = np.zeros((n, 1), np.int32), np.zeros((n, 1), np.float32), np.ones(n, np.int64)
-        for number, level in enumerate(self.levels, start=1):
-            width = n_best if number == len(self.levels) else beam
-            best, best_scores = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
-            found = np.zeros(n, np.int64)
-            arguments = (x.indptr, x.indices, x.data, nodes, scores, sizes, *level.arrays())
-            search_level(n, *arguments, best, best_scores, found)
-            nodes, scores, sizes = best, best_scores, found
-        return self.order.numpy()[nodes], scores, sizes
-
-    def is_sound(self) -> bool:
-        """Whether the levels fit each other and the order has every label once."""
-        above = [1, *(len(level.biases) for level in self.levels)]
-        fit = all(len(level.arrays()[0]) == n + 1 for level, n in zip(self.levels, above[:-1], strict=True))
-        once = np.all(np.bincount(self.order.numpy(), minlength=len(self.order)) == 1)
-        return bool(fit and once and above[-1] == len(self.order) and all(level.is_sound() for level in self.levels))
 
 
 class Rows(nn.Module):
@@ -223,27 +145,67 @@ class Rows(nn.Module):
         parts = (self.array("values"), self.array("indices"), self.array("indptr"))
         return scipy.sparse.csr_matrix(parts, shape=(self.settings.n_rows, self.settings.n_features))
 
-    def nearest(
-        self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64]
-    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
-        """The nearest rows, B x m, their similarities and how many there are; see `nearest_rows`."""
+    def columns(self) -> scipy.sparse.csc_matrix:
+        """X by columns, made once."""
         if self._columns is None:
             self._columns = self.inputs().tocsc()
-        columns, n = self._columns, x.shape[0]
+        return self._columns
+
+    def pursued(self, near: Neighbourhoods, own: NDArray[np.int64], first: RowWeights) -> Neighbourhoods:
+        """The rows of a regression, and those that it leaves unexplained; see `unexplained_rows`.
+
+        Args:
+            near: inputs with their nearest rows.
+            own: the training rows that they are, -1 of new ones.
+            first: the regression on the first of these rows.
+        """
+        x, n_first, columns = near.x, first.weights.shape[1], self.columns()
+        rows = np.zeros((x.shape[0], n_first + self.settings.n_pursued), np.int32)
+        rows[:, :n_first] = near.nearest[:, :n_first]
+        sizes = np.minimum(near.sizes, n_first)
+        unexplained_rows(
+            x.shape[0], x.indptr, x.indices, x.data, near.rows.indptr, near.rows.indices, near.rows.data,
+            columns.indptr, columns.indices, columns.data, own, first.weights, _MOST_DIFFERENT,
+            self.settings.most_read // 4, rows, sizes,
+        )  # fmt: skip
+        return near._replace(nearest=rows, sizes=sizes)
+
+    def nearest(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> NearestRows:
+        """The nearest rows; see `nearest_rows`."""
+        columns, n = self.columns(), x.shape[0]
         rows, similarities = np.zeros((n, N_NEIGHBOURS + 1), np.int32), np.zeros((n, N_NEIGHBOURS + 1), np.float32)
         sizes = np.zeros(n, np.int64)
         nearest_rows(
             n, x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own,
             self.settings.most_read, rows, similarities, sizes,
         )  # fmt: skip
-        return rows, similarities, sizes
+        return NearestRows(rows, similarities, sizes)
+
+    def closeness(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> NDArray[np.float32]:
+        """Mean cosines of B inputs with the nearest rows, up to `N_NEAREST`; 0 with those that were not found."""
+        m = max(1, min(N_NEAREST, self.settings.n_rows - 1))
+        lengths = np.outer(_norms(x), np.ones(m)) * _norms(self.inputs()[nearest.rows[:, :m].ravel()]).reshape(-1, m)
+        cosines = nearest.similarities[:, :m] / np.maximum(lengths, _LEAST_LENGTH)
+        return np.asarray(np.where(np.arange(m) < nearest.sizes[:, None], cosines, 0).mean(axis=1), dtype=np.float32)
+
+    def exchanged(self, x: scipy.sparse.csr_matrix, rng: np.random.Generator) -> NDArray[np.float32]:
+        """Closeness of B inputs whose features were exchanged for each other, the same way in all of them."""
+        columns = rng.permutation(self.settings.n_features)[x.indices]
+        changed = scipy.sparse.csr_matrix((x.data, columns, x.indptr), shape=x.shape).sorted_indices()
+        return self.closeness(changed, self.nearest(changed, np.full(x.shape[0], -1)))
+
+    def label_counts(self) -> NDArray[np.float64]:
+        """What the rows with each label count together, K."""
+        of_entries = np.repeat(self.row_weights(), np.diff(self.array("label_indptr")))
+        counts = np.bincount(self.array("labels"), of_entries, minlength=self.settings.n_labels)
+        return np.asarray(counts, dtype=np.float64)
 
     def is_sound(self) -> bool:
         """Whether both matrices are CSR matrices, and no row counts less than nothing."""
         if not (self.row_weights() >= 0).all():
             return False
         for indptr, indices in (("indptr", "indices"), ("label_indptr", "labels")):
-            if not _are_starts(self.array(indptr), len(self.array(indices))):
+            if not are_starts(self.array(indptr), len(self.array(indices))):
                 return False
         return True
 
@@ -255,11 +217,13 @@ class Evidence(NamedTuple):
         rows: of the pairs.
         labels: of the pairs, ascending in a row.
         values: pairs x `n_evidence` of the settings.
+        closeness: of the B inputs to the training rows, see `Rows.closeness`.
     """
 
     rows: NDArray[np.int64]
     labels: NDArray[np.int32]
     values: NDArray[np.float32]
+    closeness: NDArray[np.float32]
 
 
 class LabelTreeModel(nn.Module):
@@ -277,6 +241,7 @@ class LabelTreeModel(nn.Module):
         self.rows = Rows(settings)
         self.combiner: VariationalModel = combiner_settings(settings).build()
         self.regression = LocalRegression(settings.n_regressed) if settings.n_regressed else None
+        self.prior = UtilityPrior() if settings.prior else None
         self.centre: Tensor
         self.scale: Tensor
         self.background: Tensor
@@ -295,20 +260,23 @@ class LabelTreeModel(nn.Module):
         found = [tree.search(x, self.settings.beam, _BEST_OF_TREE) for tree in self.trees]
         labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
         nearest = self.rows.nearest(x, own)
+        near = self._neighbourhoods(x, nearest)
         regressed = RowWeights(np.zeros((n, 0), np.float32), np.ones(n, np.float32))
         if self.regression is not None:
-            near, _, n_near = nearest
-            regressed = self.regression.of(x, near, n_near, self.rows.inputs(), self.rows.row_weights())
+            if self.settings.n_pursued:
+                near = self.rows.pursued(near, own, self.regression.of(near, self.settings.n_first))
+            regressed = self.regression.of(near)
         candidates = np.zeros((n, N_CANDIDATES), np.int32)
         values = np.zeros((n, N_CANDIDATES, self.settings.n_evidence), np.float32)
         counts = np.zeros(n, np.int64)
         gather_evidence(
             n, labels, scores, sizes, *nearest, self.rows.row_weights(), self.rows.array("label_indptr"),
-            self.rows.array("labels"), self.log_counts.numpy(), *regressed, self.frequencies(), candidates, values,
-            counts,
+            self.rows.array("labels"), self.log_counts.numpy(), near.nearest, near.sizes, *regressed,
+            self.frequencies(), candidates, values, counts,
         )  # fmt: skip
         taken = np.arange(N_CANDIDATES) < counts[:, None]
-        return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken])
+        closeness = self.rows.closeness(x, nearest)
+        return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken], closeness)
 
     def choose_regression(self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> None:
         """Choose the kernel of the regression by what it says of some training rows, each left out.
@@ -319,8 +287,12 @@ class LabelTreeModel(nn.Module):
             own: the rows to look at.
         """
         if self.regression is not None:
-            near, _, n_near = self.rows.nearest(x[own], own)
-            self.regression.choose(x, y, own, near, n_near, self.rows.row_weights(), self.frequencies())
+            rows = x[own]
+            near = self._neighbourhoods(rows, self.rows.nearest(rows, own))
+            self.regression.choose(near, own, y, self.frequencies())
+
+    def _neighbourhoods(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> Neighbourhoods:
+        return Neighbourhoods(x, nearest.rows, nearest.sizes, self.rows.inputs(), self.rows.row_weights())
 
     def frequencies(self) -> NDArray[np.float32]:
         """Shares of the training rows with each label that is among those that trees have seen, K."""
@@ -335,19 +307,14 @@ class LabelTreeModel(nn.Module):
         in_domain = bool((self.scale > 0).all()) and 0 < float(self.background) < 1
         if self.regression is not None:
             in_domain &= float(self.regression.precision) > 0 and float(self.regression.noise) >= LEAST_NOISE
+        if self.prior is not None:
+            in_domain &= self.prior.is_sound()
         return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in self.trees)
 
 
-def _overlapping(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
-    """The array in blocks, each with the first entry of the next one, and where they start: it may be mapped."""
-    for start in range(0, len(array), _BLOCK_ENTRIES):
-        yield start, array[start : start + _BLOCK_ENTRIES + 1]
-
-
-def _are_starts(array: NDArray[Any], end: int) -> bool:
-    """Whether they ascend from 0 to the end."""
-    ascend = all((part[1:] >= part[:-1]).all() for _, part in _overlapping(array))
-    return bool(array[0] == 0 and array[-1] == end and ascend)
+def _norms(x: scipy.sparse.csr_matrix) -> NDArray[np.float64]:
+    """Lengths of the rows."""
+    return np.sqrt(np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel())
 
 
 def row_blocks(n_rows: int) -> Iterator[slice]:

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import scipy.sparse
 import scipy.special
+import torch
 from numpy.typing import NDArray
 
+from extremegp.engine.integrals.logistic import expected_sigmoid
+from extremegp.engine.latents import Marginals
+from extremegp.engine.mixing import IdentityMixing
 from extremegp.engine.sparse import Matrix
+from extremegp.engine.utilities import Utilities
 from extremegp.label_tree.evidence import N_CANDIDATES
 from extremegp.label_tree.model import Evidence, LabelTreeModel, row_blocks
+from extremegp.label_tree.prior import LabelGroups
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy
 
@@ -27,37 +34,99 @@ class LabelTreePredictor:
     def __init__(self, model: LabelTreeModel) -> None:
         self.model = model
         self._combiner = Predictor(model.combiner)
+        self._likelihood = model.combiner.likelihood
+
+    @cached_property
+    def _groups(self) -> LabelGroups:
+        """The labels that have one prior, where the model has one."""
+        model = self.model
+        assert model.prior is not None
+        n_rows, background = float(model.rows.row_weights().sum()), float(model.background)
+        return model.prior.groups(self._likelihood, model.rows.label_counts(), n_rows, background)
 
     def candidates(self, x: Matrix) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
         """Rows, their candidate labels, and of these the mean utilities and the probabilities."""
-        inputs = scipy.sparse.csr_matrix(x, dtype=np.float32)
-        for rows in row_blocks(inputs.shape[0]):
-            evidence = self.model.evidence(inputs[rows])
-            utilities, probabilities = np.empty((2, len(evidence.labels)), dtype=np.float32)
-            for pairs, mean, probability in self._combiner.mean_utilities_and_probabilities(
-                self.model.scaled(evidence).numpy()
-            ):
-                utilities[pairs], probabilities[pairs] = mean[:, 0], probability[:, 0]
-            yield rows, evidence, utilities, probabilities
+        for rows, evidence, mean, variance in self._moments(x):
+            yield rows, evidence, mean, self._probabilities(mean, variance)
 
     def uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
         """Rows, entropies of their labels in nats, the expectations of these, and the mean variance of the utilities.
 
-        The posterior is that of the last stage, the Gaussian process of the evidence: it does not know how sure trees
-        and neighbours are of theirs. Labels that are no candidates add the background's entropy.
+        The posterior is that of the last stage, the Gaussian process of the evidence, and the farther a row is from the
+        training rows the more the prior. It does not know how sure trees and neighbours are of theirs. Variances are
+        those of candidates; to entropies all other labels add theirs.
         """
-        background = float(self.model.background)
-        of_other = float(scipy.special.entr([background, 1 - background]).sum())
+        for rows, evidence, mean, variance in self._moments(x):
+            counts = np.bincount(evidence.rows, minlength=rows.stop - rows.start)
+            parts = (*self._entropies(mean, variance), variance)
+            sums = [np.bincount(evidence.rows, part, minlength=len(counts)) for part in parts]
+            total, aleatoric = self._entropies_of_others(evidence, counts)
+            most = 0.0 if self.model.prior is None else float(self.model.prior.variance)
+            without = (1 - np.square(self._trust(evidence))) * most
+            yield rows, sums[0] + total, sums[1] + aleatoric, np.where(counts, sums[2] / np.maximum(counts, 1), without)
+
+    def _moments(self, x: Matrix) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
+        """Rows, their candidate labels, and of these the means and variances of the utilities."""
         inputs = scipy.sparse.csr_matrix(x, dtype=np.float32)
         for rows in row_blocks(inputs.shape[0]):
             evidence = self.model.evidence(inputs[rows])
-            counts = np.bincount(evidence.rows, minlength=rows.stop - rows.start)
-            sums = np.zeros((3, len(counts)))
-            for pairs, *parts in self._combiner.uncertainty(self.model.scaled(evidence).numpy()):
-                for total, part in zip(sums, parts, strict=True):
-                    total += np.bincount(evidence.rows[pairs], part[:, 0], minlength=len(counts))
-            others = (self.model.settings.n_labels - counts) * of_other
-            yield rows, sums[0] + others, sums[1] + others, sums[2] / np.maximum(counts, 1)
+            mean, variance = np.empty((2, len(evidence.labels)), dtype=np.float32)
+            for pairs, utilities in self._combiner.utilities(self.model.scaled(evidence).numpy()):
+                marginals = utilities.marginals()
+                mean[pairs], variance[pairs] = (part[:, 0].detach().numpy() for part in marginals)
+            trust = self._trust(evidence)
+            if self.model.prior is not None and (trust < 1).any():
+                prior_mean = self._groups.means[self._groups.of_label[evidence.labels]]
+                mean, variance = self.model.prior.mixed(mean, variance, prior_mean, trust[evidence.rows])
+            yield rows, evidence, mean, variance
+
+    def _trust(self, evidence: Evidence) -> NDArray[np.float32]:
+        """How far the evidence of each row is trusted."""
+        prior = self.model.prior
+        return np.ones_like(evidence.closeness) if prior is None else prior.trust(evidence.closeness)
+
+    def _others(self, trust: NDArray[np.float32]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Means and variances of the utilities of labels that are no candidates, of rows and groups of labels."""
+        prior = self.model.prior
+        assert prior is not None
+        return prior.mixed(self._background_utility, 0.0, self._groups.means, trust[:, None])
+
+    @cached_property
+    def _background_utility(self) -> float:
+        return float(scipy.special.logit(float(self.model.background)))
+
+    def _probabilities(self, mean: NDArray[np.float32], variance: NDArray[np.float32]) -> NDArray[np.float32]:
+        found: NDArray[np.float32] = expected_sigmoid(torch.from_numpy(mean), torch.from_numpy(variance)).numpy()
+        return found
+
+    def _entropies(
+        self, mean: NDArray[np.float32], variance: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Entropies of labels, and their expectations, of utilities of any shape."""
+        nothing = torch.zeros(1)
+        marginals = Marginals(*(torch.from_numpy(part.reshape(-1, 1)) for part in (mean, variance)))
+        with torch.no_grad():
+            found = self._likelihood.entropies(Utilities(IdentityMixing(nothing, nothing), marginals))
+        total, aleatoric = (part.numpy().reshape(mean.shape) for part in found)
+        return total, aleatoric
+
+    def _entropies_of_others(self, evidence: Evidence, counts: NDArray[np.int64]) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Sums of the entropies of a row's labels that are no candidates, and of their expectations, B each."""
+        background = float(self.model.background)
+        of_other = float(scipy.special.entr([background, 1 - background]).sum())
+        total = (self.model.settings.n_labels - counts) * of_other
+        aleatoric, trust = total.copy(), self._trust(evidence)
+        far = np.flatnonzero(trust < 1)
+        if len(far):
+            groups, place = self._groups, np.full(len(trust), -1)
+            place[far] = np.arange(len(far))
+            of_far = place[evidence.rows] >= 0
+            n_left = np.tile(groups.sizes, (len(far), 1))
+            pairs = place[evidence.rows[of_far]], groups.of_label[evidence.labels[of_far]]
+            np.subtract.at(n_left, pairs, 1)
+            for sums, part in zip((total, aleatoric), self._entropies(*self._others(trust[far])), strict=True):
+                sums[far] = (part * n_left).sum(axis=1)
+        return total, aleatoric
 
     def top(self, x: Matrix, k: int, by: RankedBy = "probability") -> Iterator[Ranked]:
         """The k best candidates of every row; see `Predictor.top`. Rows with fewer end in pads."""
@@ -74,12 +143,16 @@ class LabelTreePredictor:
             yield rows, TopK(labels, best), of_best
 
     def mean_utilities_and_probabilities(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
-        """Of all K labels, dense: those that are no candidates have the background's utility and probability."""
-        background = float(self.model.background)
+        """Of all K labels, dense: those that are no candidates have the background's, or far from rows their own."""
         for rows, evidence, utilities, probabilities in self.candidates(x):
-            shape = rows.stop - rows.start, self.model.settings.n_labels
-            means = np.full(shape, np.log(background / (1 - background)), dtype=np.float32)
-            chances = np.full(shape, background, dtype=np.float32)
+            shape, trust = (rows.stop - rows.start, self.model.settings.n_labels), self._trust(evidence)
+            means = np.full(shape, self._background_utility, dtype=np.float32)
+            chances = np.full(shape, float(self.model.background), dtype=np.float32)
+            far = np.flatnonzero(trust < 1)
+            if len(far):
+                mean, variance = self._others(trust[far])
+                means[far] = mean[:, self._groups.of_label]
+                chances[far] = self._probabilities(mean, variance)[:, self._groups.of_label]
             means[evidence.rows, evidence.labels] = utilities
             chances[evidence.rows, evidence.labels] = probabilities
             yield rows, means, chances

@@ -1,15 +1,16 @@
-"""Gaussian process regression of all labels at once, for every input on the training rows that are nearest to it.
+"""Gaussian process regression of all labels at once, for every input on some of the training rows.
 
 The regression of label k on m rows is t_k(x) = mu_k + sum_i w_i(x) (y_ik - mu_k), with row weights w = (K + S)^-1 k(x)
 that are the same for all labels (Rasmussen and Williams 2006, 2.2): whatever the number of labels, it costs one m x m
-factorisation. Only the nearest rows are taken (Vecchia 1988; Gramacy and Apley 2015), so that nothing grows with the
-number of rows either, and leaving a training row out is to take its neighbours without itself.
+factorisation. Only some rows are taken (Vecchia 1988; Gramacy and Apley 2015), the nearest and those that these leave
+unexplained, so that nothing grows with the number of rows either, and leaving a training row out is to take others.
 """
 
 from __future__ import annotations
 
-import itertools
+import math
 from collections.abc import Iterator
+from functools import cache, partial
 from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
@@ -29,8 +30,30 @@ _CHOOSING_ROWS = 250
 _ENTRIES = 1 << 20  # of the covariances that are held at once
 
 
+class Neighbourhoods(NamedTuple):
+    """Inputs, and training rows that say something of each.
+
+    Attributes:
+        x: inputs, B x D.
+        nearest: training rows, the nearest first, B x at least m.
+        sizes: how many there are, B.
+        rows: inputs of the training rows, N x D.
+        counts: what each of these counts, N.
+    """
+
+    x: scipy.sparse.csr_matrix
+    nearest: NDArray[np.int32]
+    sizes: NDArray[np.int64]
+    rows: scipy.sparse.csr_matrix
+    counts: NDArray[np.float32]
+
+    def of(self, inputs: slice | NDArray[np.int64]) -> Neighbourhoods:
+        """Those of some of the inputs."""
+        return self._replace(x=self.x[inputs], nearest=self.nearest[inputs], sizes=self.sizes[inputs])
+
+
 class RowWeights(NamedTuple):
-    """What the nearest rows count in the regression at each of B inputs.
+    """What rows count in the regression at each of B inputs.
 
     Attributes:
         weights: w, B x m; 0 where there are fewer rows.
@@ -110,7 +133,7 @@ def inner_products(
 
 
 class LocalRegression(nn.Module):
-    """The regression of the labels on the m nearest rows, with the kernel exp(-p |x - z|^2 / 2) and noise s^2.
+    """The regression of the labels on m rows, with the kernel exp(-p |x - z|^2 / 2) and noise s^2.
 
     Rows that count w_i have noise s^2 / w_i.
 
@@ -127,100 +150,73 @@ class LocalRegression(nn.Module):
         self.register_buffer("precision", torch.ones(()))
         self.register_buffer("noise", torch.ones(()))
 
-    def of(
-        self,
-        x: scipy.sparse.csr_matrix,
-        nearest: NDArray[np.int32],
-        sizes: NDArray[np.int64],
-        rows: scipy.sparse.csr_matrix,
-        counts: NDArray[np.float32],
-    ) -> RowWeights:
-        """Weights and variances at inputs.
-
-        Args:
-            x: inputs, B x D.
-            nearest: their nearest training rows, best first, at least m wide.
-            sizes: how many there are.
-            rows: inputs of the training rows, N x D.
-            counts: what each of these counts, N.
-        """
-        parts = [
-            self._solved(products, float(self.precision), float(self.noise))
-            for products in self._products(x, nearest, sizes, rows, counts)
-        ]
-        weights, variance = zip(*parts, strict=True) if parts else ((np.zeros((0, self.n_nearest)),), (np.zeros(0),))
+    def of(self, near: Neighbourhoods, n_rows: int | None = None) -> RowWeights:
+        """Weights and variances at inputs, of a regression on the first `n_rows`, m by default."""
+        m = self.n_nearest if n_rows is None else n_rows
+        kernel = float(self.precision), float(self.noise)
+        parts = [self._solved(products, *kernel) for products in self._products(near, m)]
+        weights, variance = zip(*parts, strict=True) if parts else ((np.zeros((0, m)),), (np.zeros(0),))
         return RowWeights(np.concatenate(weights).astype(np.float32), np.concatenate(variance).astype(np.float32))
 
     def choose(
         self,
-        x: scipy.sparse.csr_matrix,
-        y: scipy.sparse.csr_matrix,
+        near: Neighbourhoods,
         own: NDArray[np.int64],
-        nearest: NDArray[np.int32],
-        sizes: NDArray[np.int64],
-        counts: NDArray[np.float32],
+        y: scipy.sparse.csr_matrix,
         frequencies: NDArray[np.float32],
     ) -> None:
         """Take the kernel and the noise with the least squared error at training rows, each left out.
 
+        The noise is the best one for the kernel and the kernel the best one for the noise: of the grid, which has both,
+        only some pairs are looked at.
+
         Args:
-            x: inputs of the training rows, N x D.
-            y: their labels, N x K.
-            own: the rows to look at.
-            nearest: the nearest of the other rows to each of them, at least m wide.
-            sizes: how many there are.
-            counts: what rows count, N.
+            near: the rows to look at, with the nearest of the other rows to each of them.
+            own: which training rows they are.
+            y: labels of the training rows, N x K.
             frequencies: mu, K.
         """
         some = np.linspace(0, len(own) - 1, min(len(own), _CHOOSING_ROWS)).round().astype(np.int64)
-        own, nearest, sizes = own[some], nearest[some][:, : self.n_nearest], sizes[some]
-        norms = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel()
-        spread = float(norms.mean() - np.square(np.asarray(x.mean(axis=0), dtype=np.float64)).sum())
+        near, own = near.of(some), own[some]
+        norms = np.asarray(near.rows.multiply(near.rows).sum(axis=1), dtype=np.float64).ravel()
+        spread = float(norms.mean() - np.square(np.asarray(near.rows.mean(axis=0), dtype=np.float64)).sum())
         scale = 1 / max(spread, 1e-12)
-        grid = list(itertools.product([scale * precision for precision in PRECISIONS], NOISES))
-        errors, first = np.zeros(len(grid)), 0
         squares = float(np.square(frequencies, dtype=np.float64).sum())
-        for products in self._products(x[own], nearest, sizes, x, counts):
-            part = slice(first, first + len(products.own))
-            first = part.stop
-            truth, near = y[own[part]], nearest[part]
-            for number, (precision, noise) in enumerate(grid):
-                weights, _ = self._solved(products, precision, noise)
-                starts = np.arange(0, weights.size + 1, weights.shape[1])
-                shape = len(weights), x.shape[0]
-                left = truth - scipy.sparse.csr_matrix((weights.ravel(), near.ravel(), starts), shape=shape) @ y
-                rest = 1 - weights.sum(axis=1)
-                each = np.asarray(left.multiply(left).sum(axis=1)).ravel() - 2 * rest * (left @ frequencies)
-                errors[number] += counts[own[part]] @ (each + rest**2 * squares)
-        precision, noise = grid[int(np.argmin(errors))]
-        self.precision.fill_(precision)
+        m = min(self.n_nearest, near.nearest.shape[1])
+        pieces, truth, voters = list(self._products(near, m)), y[own], near.nearest[:, :m].ravel()
+
+        @cache
+        def error(precision: float, noise: float) -> float:
+            weights = np.concatenate([self._solved(products, scale * precision, noise)[0] for products in pieces])
+            starts = np.arange(0, weights.size + 1, m)
+            voting = scipy.sparse.csr_matrix((weights.ravel(), voters, starts), shape=(len(own), y.shape[0]))
+            left, rest = truth - voting @ y, 1 - weights.sum(axis=1)
+            each = np.asarray(left.multiply(left).sum(axis=1)).ravel() - 2 * rest * (left @ frequencies)
+            return float(near.counts[own] @ (each + rest**2 * squares))
+
+        precision, noise, before = 1.0, 1.0, (math.nan, math.nan)
+        while before != (precision, noise):
+            before = precision, noise
+            noise = min(NOISES, key=partial(error, precision))
+            precision = min(PRECISIONS, key=lambda each: error(each, noise))
+        self.precision.fill_(scale * precision)
         self.noise.fill_(noise)
 
-    def _products(
-        self,
-        x: scipy.sparse.csr_matrix,
-        nearest: NDArray[np.int32],
-        sizes: NDArray[np.int64],
-        rows: scipy.sparse.csr_matrix,
-        counts: NDArray[np.float32],
-    ) -> Iterator[_Products]:
-        m = self.n_nearest
-        piece = max(1, _ENTRIES // m**2)
-        for start in range(0, x.shape[0], piece):
-            some = x[start : start + piece]
-            n, near, size = (
-                some.shape[0],
-                nearest[start : start + piece, :m],
-                np.minimum(sizes[start : start + piece], m),
-            )
+    @staticmethod
+    def _products(near: Neighbourhoods, m: int) -> Iterator[_Products]:
+        rows = near.rows
+        for start in range(0, near.x.shape[0], max(1, _ENTRIES // m**2)):
+            some = near.of(slice(start, start + max(1, _ENTRIES // m**2)))
+            x, nearest, sizes = some.x, some.nearest[:, :m], np.minimum(some.sizes, m)
+            n = x.shape[0]
             across, among = np.zeros((n, m), np.float32), np.zeros((n, m, m), np.float32)
             inner_products(
-                n, some.indptr, some.indices, some.data, near, size, rows.indptr, rows.indices, rows.data,
-                rows.shape[1], across, among,
+                n, x.indptr, x.indices, x.data, nearest, sizes, rows.indptr, rows.indices, rows.data, rows.shape[1],
+                across, among,
             )  # fmt: skip
-            own = np.asarray(some.multiply(some).sum(axis=1), dtype=np.float32).ravel()
-            taken = (np.arange(m) < size[:, None]).astype(np.float32)
-            arrays = (own, across, among, taken, np.where(taken > 0, counts[near], np.float32(1)))
+            own = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+            taken = (np.arange(m) < sizes[:, None]).astype(np.float32)
+            arrays = (own, across, among, taken, np.where(taken > 0, near.counts[nearest], np.float32(1)))
             yield _Products(*map(torch.from_numpy, arrays))
 
     @staticmethod

@@ -19,10 +19,13 @@ from extremegp.errors import BudgetWarning, ModelFormatError
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels
 from extremegp.label_tree.combiner import train_combiner
+from extremegp.label_tree.evidence import N_NEIGHBOURS
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
-from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, LevelSizes, combiner_settings
+from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, combiner_settings
 from extremegp.label_tree.nodes import fit_nodes
+from extremegp.label_tree.prior import UtilityPrior
 from extremegp.label_tree.regression import LocalRegression
+from extremegp.label_tree.tree import LevelSizes
 from extremegp.progress import spoken
 from extremegp.storage.tensors import copy_state
 from extremegp.threads import within_quota
@@ -48,7 +51,7 @@ class TreeTraining:
         threshold: smaller weights are left out.
         n_held_out: training rows whose labels the trees do not see: what the evidence is worth is learnt from them.
         n_inducing: inducing inputs of the Gaussian process of the evidence.
-        n_regressed: nearest rows that the regression of the labels is on; 0 for no regression.
+        n_regressed: rows that the regression of the labels is on; 0 for no regression.
         beam: nodes of a level that a search goes on from.
         seed: decides everything.
         checkpoint_seconds: seconds between two savings.
@@ -248,7 +251,8 @@ class _Growth:
         trees = tuple(tuple(map(_sizes, levels)) for levels in self.nodes)
         settings = LabelTreeSettings(
             x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam,
-            weighted=self.weighted, n_regressed=training.n_regressed,
+            weighted=self.weighted, n_regressed=training.n_regressed, prior=True,
+            n_pursued=max(0, training.n_regressed - N_NEIGHBOURS),
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
@@ -277,6 +281,7 @@ class _Growth:
         parts: dict[str, nn.Module] = {"combiner": combiner_settings(settings).build()}
         if training.n_regressed:
             parts["regression"] = LocalRegression(training.n_regressed)
+        parts["prior"] = UtilityPrior()
         for name, part in parts.items():
             state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
         copy_state(model, state, source=self.progress.path or "trees")

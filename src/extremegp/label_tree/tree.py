@@ -1,0 +1,118 @@
+"""A tree over the labels: its levels, and the search of the most probable labels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from extremegp.label_tree.search import search_level
+
+_BLOCK_ENTRIES = 1 << 22  # looked at together when a model is checked
+
+
+class LevelSizes(NamedTuple):
+    """How large a level of a tree is: nodes above it, its nodes, features of all blocks, weights."""
+
+    above: int
+    nodes: int
+    features: int
+    weights: int
+
+
+class TreeLevel(nn.Module):
+    """The nodes of a level with their weights, in the order that `search_level` reads them in."""
+
+    def __init__(self, sizes: LevelSizes, n_features: int) -> None:
+        super().__init__()
+        self.register_buffer("first_children", torch.zeros(sizes.above + 1, dtype=torch.int64))
+        self.register_buffer("blocks", torch.zeros(sizes.above + 1, dtype=torch.int64))
+        self.register_buffer("features", torch.zeros(sizes.features, dtype=torch.int32))
+        self.register_buffer("entries", torch.zeros(sizes.features + 1, dtype=torch.int64))
+        self.register_buffer("targets", torch.zeros(sizes.weights, dtype=torch.int32))
+        self.weights = nn.Parameter(torch.zeros(sizes.weights), requires_grad=False)
+        self.biases = nn.Parameter(torch.zeros(sizes.nodes), requires_grad=False)
+        self.index_limits = {
+            "first_children": sizes.nodes + 1,
+            "blocks": sizes.features + 1,
+            "features": n_features,
+            "entries": sizes.weights + 1,
+            "targets": sizes.nodes,
+        }
+
+    def arrays(self) -> list[NDArray[Any]]:
+        """What `search_level` takes of a level."""
+        names = ("first_children", "blocks", "features", "entries", "targets", "weights", "biases")
+        return [getattr(self, name).numpy() for name in names]
+
+    def is_sound(self) -> bool:
+        """Whether every block has features in ascending order, and weights of its own children only."""
+        children, blocks, features, entries, targets, *_ = self.arrays()
+        ends = ((children, len(self.biases)), (blocks, len(features)), (entries, len(targets)))
+        if not all(are_starts(array, end) for array, end in ends):
+            return False
+        for start, part in _overlapping(features):
+            falls = start + 1 + np.flatnonzero(part[1:] <= part[:-1])
+            if not np.isin(falls, blocks).all():
+                return False
+        starts = entries[blocks]
+        filled = np.flatnonzero(np.diff(starts))
+        # Of every block in one pass over its targets, without an array of their number.
+        least, most = (extreme.reduceat(targets, starts[filled]) for extreme in (np.minimum, np.maximum))
+        return bool(np.all((least >= children[filled]) & (most < children[filled + 1])))
+
+
+class LabelTree(nn.Module):
+    """A tree over the labels: its leaves' labels in order, and the levels down to the labels themselves."""
+
+    def __init__(self, levels: tuple[LevelSizes, ...], n_features: int, n_labels: int) -> None:
+        super().__init__()
+        self.order: Tensor
+        self.register_buffer("order", torch.zeros(n_labels, dtype=torch.int32))
+        self.levels = cast("Sequence[TreeLevel]", nn.ModuleList(TreeLevel(sizes, n_features) for sizes in levels))
+        self.index_limits = {"order": n_labels}
+
+    def search(
+        self, x: scipy.sparse.csr_matrix, beam: int, n_best: int
+    ) -> tuple[NDArray[np.int32], NDArray[np.float32], NDArray[np.int64]]:
+        """Labels with the largest log-probabilities that a beam search finds, both B x n_best, and how many there are.
+
+        Args:
+            x: inputs, B x D, with ascending columns.
+            beam: W.
+            n_best: how many labels.
+        """
+        n = x.shape[0]
+        nodes, scores, sizes = np.zeros((n, 1), np.int32), np.zeros((n, 1), np.float32), np.ones(n, np.int64)
+        for number, level in enumerate(self.levels, start=1):
+            width = n_best if number == len(self.levels) else beam
+            best, best_scores = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
+            found = np.zeros(n, np.int64)
+            arguments = (x.indptr, x.indices, x.data, nodes, scores, sizes, *level.arrays())
+            search_level(n, *arguments, best, best_scores, found)
+            nodes, scores, sizes = best, best_scores, found
+        return self.order.numpy()[nodes], scores, sizes
+
+    def is_sound(self) -> bool:
+        """Whether the levels fit each other and the order has every label once."""
+        above = [1, *(len(level.biases) for level in self.levels)]
+        fit = all(len(level.arrays()[0]) == n + 1 for level, n in zip(self.levels, above[:-1], strict=True))
+        once = np.all(np.bincount(self.order.numpy(), minlength=len(self.order)) == 1)
+        return bool(fit and once and above[-1] == len(self.order) and all(level.is_sound() for level in self.levels))
+
+
+def _overlapping(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:
+    """The array in blocks, each with the first entry of the next one, and where they start: it may be mapped."""
+    for start in range(0, len(array), _BLOCK_ENTRIES):
+        yield start, array[start : start + _BLOCK_ENTRIES + 1]
+
+
+def are_starts(array: NDArray[Any], end: int) -> bool:
+    """Whether they ascend from 0 to the end."""
+    ascend = all((part[1:] >= part[:-1]).all() for _, part in _overlapping(array))
+    return bool(array[0] == 0 and array[-1] == end and ascend)
