@@ -13,7 +13,7 @@ from scipy.special import expit
 import extremegp
 from extremegp import MultiLabelGPClassifier
 from extremegp.errors import ExtremeGPError
-from extremegp.estimators import fitting
+from extremegp.estimators import scatter
 from extremegp.prediction.label_scatter import LabelScatter
 from extremegp.storage import models
 
@@ -90,12 +90,12 @@ def test_one_label_has_no_others_to_scatter_with():
 def test_rows_without_labels_count_for_the_scatter(monkeypatch: pytest.MonkeyPatch):
     x, y = data()
     y[:30] = 0.0
-    seen, estimate = [], fitting.estimate_scatter
+    seen, estimate = [], scatter.estimate_scatter
 
     def watched(logits: Any, y: Any, **options: Any) -> LabelScatter:
         seen.append(y.toarray())
         return estimate(logits, y, **options)
 
-    monkeypatch.setattr(fitting, "estimate_scatter", watched)
+    monkeypatch.setattr(scatter, "estimate_scatter", watched)
     MultiLabelGPClassifier(latents="landmarks", n_inducing=20, random_state=0, verbose=False).fit(x[:90], y[:90])
     np.testing.assert_array_equal(seen[0], y[:90])

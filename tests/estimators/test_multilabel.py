@@ -645,7 +645,13 @@ def test_a_regression_is_the_mean_that_the_latent_functions_correct(
     latents, _ = regressed.predict_latent(new_x)
     correction = latents @ model.mixing.loadings.numpy().T + model.mixing.bias.numpy()
     mean = model.mean_function(torch.from_numpy(new_x)).numpy()
-    np.testing.assert_allclose(regressed.decision_function(new_x), mean + correction, rtol=1e-5, atol=1e-5)
+    known, x = model.without_regression_variance(), torch.from_numpy(new_x)
+    with torch.no_grad():
+        found = known.utilities(known.latents.condition(), x).means()
+        moved = model.utilities(model.latents.condition(), x).means()
+    np.testing.assert_allclose(found, mean + correction, rtol=1e-5, atol=1e-5)
+    # The variance of the regression moves them.
+    np.testing.assert_allclose(regressed.decision_function(new_x), moved, rtol=1e-5, atol=1e-5)
     assert np.abs(mean).min() > 0
     assert float(model.mean_function.slope) != 1.0
 
@@ -703,8 +709,10 @@ def test_validation_sees_the_regression_too():
     new_x, new_y = small_data(seed=7)
     classifier = small_classifier(mean_function="regression").fit(x, y, validation=(new_x, new_y))
     best = max(record["validation_P@1"] for record in classifier.history_)
-    by_utility = classifier.predict_topk(new_x, 1, by="utility").labels[:, 0]
-    assert new_y[np.arange(N), by_utility].mean() == pytest.approx(best)
+    model = classifier.model_.without_regression_variance()
+    with torch.no_grad():
+        utilities = model.utilities(model.latents.condition(), torch.from_numpy(new_x)).means()
+    assert new_y[np.arange(N), utilities.argmax(1)].mean() == pytest.approx(best)
 
 
 # Approximate search

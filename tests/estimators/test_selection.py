@@ -13,6 +13,7 @@ from tests.estimators.small import small_classifier, small_data
 
 import extremegp
 from extremegp import LabelTreeGPClassifier, MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
+from extremegp.engine.families import FAMILIES
 from extremegp.engine.feature_regression import NOISES, FeatureRegression
 from extremegp.engine.mixing import IdentityMixing
 from extremegp.estimators import GPEstimator, Selection
@@ -21,9 +22,17 @@ from extremegp.training import landmarks
 QUICK: dict[str, Any] = {"epochs": 1, "verbose": False, "random_state": 0}
 
 
-def chosen(estimator: GPEstimator) -> list[dict[str, float]]:
+def selections(estimator: GPEstimator) -> list[Selection]:
+    """Of all but the family of the kernel, which comes first."""
     assert estimator.hyperparameters_ is not None
-    return [each.chosen for each in estimator.hyperparameters_]
+    of_family = [each for each in estimator.hyperparameters_ if "family" in each.chosen]
+    assert of_family == estimator.hyperparameters_[: len(of_family)]
+    assert {each["family"] for selection in of_family for each in selection.tried} <= set(FAMILIES)
+    return [each for each in estimator.hyperparameters_ if each not in of_family]
+
+
+def chosen(estimator: GPEstimator) -> list[dict[str, Any]]:
+    return [dict(each.chosen) for each in selections(estimator)]
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +44,7 @@ def with_landmarks() -> MultiLabelGPClassifier:
 
 
 def test_what_won_is_what_the_model_has(with_landmarks: MultiLabelGPClassifier):
-    kernel, utilities, noise = with_landmarks.hyperparameters_ or ()
+    kernel, utilities, noise = selections(with_landmarks)
     model = with_landmarks.model_
     assert model.features is not None
     lengthscales = model.features.kept.weights.double().rsqrt()
@@ -55,8 +64,7 @@ def test_what_won_is_what_the_model_has(with_landmarks: MultiLabelGPClassifier):
 def test_what_was_tried_for_the_utilities_is_on_the_grid_and_no_neighbour_was_noticeably_better(
     with_landmarks: MultiLabelGPClassifier,
 ):
-    assert with_landmarks.hyperparameters_ is not None
-    selection = with_landmarks.hyperparameters_[1]
+    selection = selections(with_landmarks)[1]
     tried = {(each["weight_scale"], each["utility_variance"]): each["score"] for each in selection.tried}
     scale, variance = selection.chosen.values()
     assert len(tried) == len(selection.tried) > 2
@@ -73,7 +81,7 @@ def test_what_was_tried_for_the_utilities_is_on_the_grid_and_no_neighbour_was_no
 
 def test_without_a_mean_function_variances_are_those_of_the_evidence():
     classifier = MultiLabelGPClassifier(latents="landmarks", n_inducing=20, **QUICK).fit(*small_data())
-    kernel, variances = classifier.hyperparameters_ or ()
+    kernel, variances = selections(classifier)
     assert float(cast(FeatureRegression, classifier.model_.mean_function).slope) == 0
     found = cast(IdentityMixing, classifier.model_.mixing).log_scales.mul(2).exp().double()
     assert [*variances.chosen.values()] == pytest.approx(np.quantile(found, (0, 0.5, 1)).tolist(), rel=1e-5)
@@ -87,13 +95,13 @@ def test_mixed_functions_are_said_to_take_the_scale_alone(monkeypatch: pytest.Mo
     monkeypatch.setattr("extremegp.settings.latents._MOST_OWN_FUNCTIONS", 3)
     classifier = MultiLabelGPClassifier(latents="landmarks", n_inducing=20, **QUICK).fit(*small_data())
     assert classifier.settings_.mixing == "factor"
-    assert "take the scale alone" in (classifier.hyperparameters_ or [])[1].by
+    assert "take the scale alone" in selections(classifier)[1].by
 
 
 def test_of_too_few_rows_nothing_is_tried():
     x, y = small_data()
     classifier = MultiLabelGPClassifier(latents="landmarks", **QUICK).fit(x[:2], y[:2])
-    selection = (classifier.hyperparameters_ or [])[1]
+    selection = selections(classifier)[1]
     assert (selection.tried, selection.chosen) == ([], {"weight_scale": 1.0, "utility_variance": 1.0})
     assert selection.by.startswith("default")
 
@@ -121,6 +129,14 @@ def test_shares_of_blocks_add_up_to_one():
     (*_, first, second), _ = (each.values() for each in chosen(classifier.fit({"a": x[:, :2], "b": x[:, 2:]}, y)))
     assert first + second == pytest.approx(1)
     assert list(chosen(classifier)[0])[-2:] == ["share_of_block_1", "share_of_block_2"]
+
+
+def test_the_family_of_the_kernel_is_that_of_the_model(with_landmarks: MultiLabelGPClassifier):
+    assert with_landmarks.hyperparameters_ is not None
+    selection = with_landmarks.hyperparameters_[0]
+    assert with_landmarks.model_.features is not None
+    assert FAMILIES[int(with_landmarks.model_.features.kept.family)] == selection.chosen["family"]
+    assert {each["family"] for each in selection.tried} == set(FAMILIES)
 
 
 def test_models_that_choose_nothing_say_so():

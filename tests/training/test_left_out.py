@@ -17,7 +17,7 @@ from extremegp.engine.batch import Batch
 from extremegp.engine.lengthscales import Learnt
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
-from extremegp.estimators import fitting
+from extremegp.estimators import scatter
 from extremegp.settings.model import ModelSettings
 
 N, D, K = 30, 6, 4
@@ -111,13 +111,13 @@ def test_sampled_labels_are_shown_their_own_columns(batches: list[Batch]):
 @pytest.mark.usefixtures("known_hyperparameters")
 def test_the_scatter_of_instances_is_estimated_beside_the_regression_on_the_others(monkeypatch: pytest.MonkeyPatch):
     given: list[tuple[torch.Tensor, Any]] = []
-    estimate = fitting.estimate_instance_noise
+    estimate = scatter.estimate_instance_noise
 
     def watched(utilities: Any, y: Any, **options: Any) -> Any:
         given.append((utilities.offset, y))
         return estimate(utilities, y, **options)
 
-    monkeypatch.setattr(fitting, "estimate_instance_noise", watched)
+    monkeypatch.setattr(scatter, "estimate_instance_noise", watched)
     slope = float(_fitted("labels").model_.mean_function.slope)
     ((offset, y),) = given
     labelled = np.flatnonzero(_data("labels")[1].sum(1))

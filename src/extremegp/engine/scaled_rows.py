@@ -96,4 +96,6 @@ def as_array(x: Matrix | Inputs) -> Tensor:
     """Rows as a float32 array."""
     if isinstance(x, Tensor):
         return x.float()
-    return torch.from_numpy(as_csr(x).toarray() if isinstance(x, SparseRows) or scipy.sparse.issparse(x) else x).float()
+    array = as_csr(x).toarray() if isinstance(x, SparseRows) or scipy.sparse.issparse(x) else x
+    # Arrays that are mapped from a file are not to be written.
+    return torch.from_numpy(np.require(array, requirements="W")).float()
