@@ -29,13 +29,12 @@ from extremegp.training.landmark_trial import log_scores, recorded
 
 FLOORS = (1.0, 2.0, 5.0, 10.0)
 SHARES = (1.0, 0.3, 0.1, 0.03, 0.01)
-NOISES = (1.0, 3.0, 10.0)
+NOISES = (1.0, 3.0)
 """Floors of the link, shares of the variance, and what the noise is multiplied by, that are tried."""
 _SLOPES = tuple(0.5 * 1.2**power for power in range(16))
 _WIDER = (1.0, 1.2, 1.44)  # slopes beside the best without variance
 _FIRST = (1, 8)  # floor and slope that are looked at first
-_ROWS, _ELEMENTS = 2500, 1 << 20  # that are looked at: rows at least, and these times labels
-_SPREAD_ROWS, _FEWEST_ROWS, _SPREAD_ELEMENTS, _PIECE = 2000, 200, 1 << 22, 250
+_ROWS, _FEWEST_ROWS, _ELEMENTS, _PIECE = 2000, 200, 1 << 22, 250
 _BY = (
     "the log-likelihood of training rows that are left out; of shares of the variance, the largest that comes within a "
     "standard error of the best"
@@ -104,13 +103,9 @@ def _with_noise(model: VariationalModel, data: TrainingData) -> Learnt:
         tried: dict[_Tried, NDArray[np.float64]] = {}
         scores[factor] = tried[trial.best_link(tried)]
     best = max(scores, key=lambda factor: float(scores[factor].mean()))
-    gains = scores[best] - scores[1.0]
-    if gains.mean() <= gains.std() / len(gains) ** 0.5:
-        best = 1.0
     data.selections.append(
         Selection.of(
-            "the log-likelihood of some training rows, each left out; more noise where that is better by more than a "
-            "standard error",
+            "the log-likelihood of some training rows, each left out",
             {"noise_scale": best},
             [((factor,), float(of_rows.mean())) for factor, of_rows in scores.items()],
         )
@@ -132,7 +127,7 @@ def spread_regression(model: VariationalModel, data: TrainingData, mean_logits: 
         mean_logits: what the mean function said of each of the training rows without the row itself, N x K.
     """
     variance, mean = cast(RegressionVariance, model.regression_variance), cast(RegressionMean, model.mean_function)
-    most = max(_FEWEST_ROWS, min(_SPREAD_ROWS, _SPREAD_ELEMENTS // model.mixing.n_utilities))
+    most = max(_FEWEST_ROWS, min(_ROWS, _ELEMENTS // model.mixing.n_utilities))
     rows = np.sort(data.rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
     weights = None if data.weights is None else data.weights[rows]
     pieces = [*_known_rows(model, data, mean_logits, rows)]
@@ -209,8 +204,7 @@ class _Trial(NamedTuple):
 
     @classmethod
     def of(cls, model: VariationalModel, data: TrainingData, left_out: LeftOut) -> _Trial:
-        most = max(_ROWS, _ELEMENTS // data.y.shape[1])
-        rows = np.sort(data.rng.choice(data.n_rows, min(most, data.n_rows), replace=False))
+        rows = np.sort(data.rng.choice(data.n_rows, min(_ROWS, data.n_rows), replace=False))
         return cls(
             cast(RegressionGP, model.latents),
             model.likelihood,
