@@ -27,10 +27,14 @@ class _Known:
 
     def __init__(self, mistakes: float, seconds: float = 0.0) -> None:
         self.mistakes, self.seconds, self.fitted = mistakes, seconds, 0
+        self.budget: float | None = None
 
     def fit(self, X: Any, Y: Any) -> None:
         time.sleep(self.seconds)
         self.fitted = len(Y) if isinstance(Y, list) else Y.shape[0]
+
+    def set_params(self, *, time_budget: float) -> None:
+        self.budget = time_budget
 
     def encode_labels(self, Y: Any) -> Any:
         if isinstance(Y, list):
@@ -66,6 +70,18 @@ def test_of_kinds_that_do_alike_the_quick_one_wins() -> None:
         found = tried_kind(_rows(), kinds)  # type: ignore[arg-type]
         assert found is not None
         assert found.kind == kind
+
+
+def test_the_first_kind_gets_twice_the_time_of_the_last(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kind_trial, "_SHORTEST", 0.01)
+    kinds = {"factor": _Known(0.3), "tree": _Known(0.3, seconds=0.2)}
+    assert tried_kind(_rows(), kinds) is not None  # type: ignore[arg-type]
+    assert kinds["tree"].budget is None
+    assert kinds["factor"].budget is not None
+    assert 0.4 <= kinds["factor"].budget < 2.0
+    monkeypatch.setattr(kind_trial, "_SHORTEST", 10.0)
+    assert tried_kind(_rows(), kinds) is not None  # type: ignore[arg-type]
+    assert kinds["factor"].budget == 10.0
 
 
 def test_precisions_are_those_of_the_metrics() -> None:
