@@ -36,7 +36,8 @@ from extremegp import MultiLabelGPClassifier
 from extremegp.data import MappedWriter, open_dataset
 from extremegp.data.blocks import RowBlock
 from extremegp.engine.part import TrainingData
-from extremegp.estimators.fitting import Examples, fingerprint, instance_noise, labels_per_step
+from extremegp.estimators.fitting import Examples, fingerprint, labels_per_step
+from extremegp.estimators.scatter import instance_noise
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.memory import training_memory
 from extremegp.settings.model import ModelSettings
