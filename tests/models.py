@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.batch import Batch
+from extremegp.engine.blocks import Block
 from extremegp.engine.kernels import (
     ArcCosine,
     Kernel,
@@ -23,11 +25,13 @@ from extremegp.engine.kernels import (
     WhiteNoise,
 )
 from extremegp.engine.latents import SparseGP
+from extremegp.engine.links import Link
+from extremegp.engine.mean import RegressionMean, points_kept
 from extremegp.engine.mixing import IdentityMixing, Mixing
 from extremegp.engine.model import VariationalModel
-from extremegp.engine.part import parts_of
+from extremegp.engine.part import TrainingData, parts_of
 from extremegp.engine.posteriors import Full, MeanField, Parsimonious, Posterior, SharedBasis
-from extremegp.engine.sparse import Inputs, SparseRows
+from extremegp.engine.sparse import Inputs, Matrix, SparseRows
 from extremegp.settings.model import ModelSettings
 from tests.reference import svgp
 
@@ -156,3 +160,43 @@ def reference_covariance(kernel: Kernel, n_features: int, p: int = 0) -> svgp.Co
         case ArcCosine():
             return svgp.arc_cosine(weights, kernel.order)
     raise AssertionError(kernel)
+
+
+class FittedRegression(NamedTuple):
+    """A regression, and what it says of its own training rows when each is left out.
+
+    Attributes:
+        mean: the mean function.
+        logits: link of the leave-one-out predictions, N x K.
+    """
+
+    mean: RegressionMean
+    logits: NDArray[np.float32]
+
+
+def fit_regression(
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    *,
+    rng: np.random.Generator,
+    link: Link = "logit",
+    n_points: int | None = None,
+    weights: NDArray[np.float64] | None = None,
+    blocks: Sequence[Block] = (),
+) -> FittedRegression:
+    """Learn the lengthscales and the noise, then regress the labels of all rows.
+
+    Args:
+        x: inputs, N x D.
+        y: labels, N x K, in (0, 1].
+        rng: decides the subsets that lengthscales are learnt on.
+        link: what the mean function makes of the regression.
+        n_points: rows to keep; by default all rows up to `EXACT_ROWS`, and `SUBSET_POINTS` of more.
+        weights: precisions of the rows, N. None for 1.
+        blocks: blocks of the features.
+    """
+    kept, n_stored = points_kept(x, n_points, blocks)
+    mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link, blocks=blocks)
+    data = TrainingData(x, y, rng, weights=weights)
+    left_out = mean.regress(data, mean.learnt(data)).left_out
+    return FittedRegression(mean, mean.linked(left_out).float().numpy())

@@ -9,14 +9,14 @@ import pytest
 import scipy.sparse
 import torch
 from scipy.special import logit
-from tests.models import random_inputs, randomise, sparse_rows
+from tests.models import fit_regression, random_inputs, randomise, sparse_rows
 
 from extremegp.engine.block_shares import block_factors
 from extremegp.engine.blocks import Block
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.latents import SumLatents
 from extremegp.engine.lengthscales import learn_lengthscales
-from extremegp.engine.mean import RegressionMean, fit_regression
+from extremegp.engine.mean import RegressionMean
 from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import SparseRows
 from extremegp.errors import SettingsError

@@ -7,12 +7,12 @@ import torch
 from scipy.special import logit
 from sklearn.gaussian_process import GaussianProcessRegressor
 from sklearn.gaussian_process.kernels import RBF
-from tests.models import random_inputs, random_labels, sparse_rows
+from tests.models import FittedRegression, fit_regression, random_inputs, random_labels, sparse_rows
 
 from extremegp.engine import lengthscales, scaled_rows
 from extremegp.engine import mean as regression
 from extremegp.engine.lengthscales import learn_lengthscales
-from extremegp.engine.mean import RegressionMean, fit_regression, points_kept
+from extremegp.engine.mean import RegressionMean, points_kept
 
 N, D, K = 30, 6, 4
 
@@ -26,7 +26,7 @@ def _csr(matrix: np.ndarray) -> scipy.sparse.csr_matrix:
     return scipy.sparse.csr_matrix(matrix.astype(np.float32))
 
 
-def _fit(x: np.ndarray, y: np.ndarray) -> regression.Fitted:
+def _fit(x: np.ndarray, y: np.ndarray) -> FittedRegression:
     return fit_regression(_csr(x), _csr(y), rng=np.random.default_rng(0))
 
 
@@ -206,7 +206,7 @@ def test_weights_of_an_array_start_at_its_scale():
 WEIGHTS = np.random.default_rng(6).integers(1, 4, size=N)
 
 
-def _with_weights(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> regression.Fitted:
+def _with_weights(x: np.ndarray, y: np.ndarray, weights: np.ndarray | None) -> FittedRegression:
     options = {} if weights is None else {"weights": weights.astype(np.float64)}
     return fit_regression(_csr(x), _csr(y), rng=np.random.default_rng(0), **options)
 

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-import numpy as np
 import scipy.sparse
 import torch
 from jaxtyping import Float
-from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.blocks import Block, Columns, columns_of
@@ -68,10 +66,6 @@ class RegressionMean(KeptRows):
         self.register_buffer("coefficients", torch.zeros(n_points, n_labels))
         self.register_buffer("frequencies", torch.zeros(n_labels))
         self.link, self.anchored = link, anchored
-
-    def fit(self, data: TrainingData) -> NDArray[np.float32]:
-        """Become the regression of the labels; what it says of its own training rows when each is left out (logits)."""
-        return self.linked(self.regress(data, self.learnt(data)).left_out).float().numpy()
 
     def learnt(self, data: TrainingData) -> Learnt:
         """Kernel and noise for training data."""
@@ -149,18 +143,6 @@ class Regressed(NamedTuple):
     noise: float
 
 
-class Fitted(NamedTuple):
-    """A regression, and what it says of its own training rows when each is left out.
-
-    Attributes:
-        mean: the mean function.
-        logits: link of the leave-one-out predictions, N x K.
-    """
-
-    mean: RegressionMean
-    logits: NDArray[np.float32]
-
-
 def points_kept(x: Matrix, n_points: int | None = None, blocks: Sequence[Block] = ()) -> tuple[int, int | None]:
     """How many rows of X a regression on it keeps, and the stored entries of these rows, None if X is an array.
 
@@ -172,32 +154,6 @@ def points_kept(x: Matrix, n_points: int | None = None, blocks: Sequence[Block] 
         return kept.shape[0], None
     parts = columns_of(blocks) or [Columns(0, x.shape[1], dense=False)]
     return kept.shape[0], sum(part.of_matrix(kept).nnz for part in parts if not part.dense)
-
-
-def fit_regression(
-    x: Matrix,
-    y: scipy.sparse.csr_matrix,
-    *,
-    rng: np.random.Generator,
-    link: Link = "logit",
-    n_points: int | None = None,
-    weights: NDArray[np.float64] | None = None,
-    blocks: Sequence[Block] = (),
-) -> Fitted:
-    """Learn the lengthscales and the noise, then regress the labels of all rows.
-
-    Args:
-        x: inputs, N x D.
-        y: labels, N x K, in (0, 1].
-        rng: decides the subsets that lengthscales are learnt on.
-        link: what the mean function makes of the regression.
-        n_points: rows to keep; by default all rows up to `EXACT_ROWS`, and `SUBSET_POINTS` of more.
-        weights: precisions of the rows, N. None for 1.
-        blocks: blocks of the features.
-    """
-    kept, n_stored = points_kept(x, n_points, blocks)
-    mean = RegressionMean(kept, n_stored, x.shape[1], y.shape[1], link=link, blocks=blocks)
-    return Fitted(mean, mean.fit(TrainingData(x, y, rng, weights=weights)))
 
 
 def _solve_all(
