@@ -27,7 +27,7 @@ def fitted() -> Iterator[LabelTreeGPClassifier]:
     """On many rows, with a narrow beam; tests must not change it."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(combiner, "_STEPS", 200)
-        yield small_classifier(beam=2).fit(*small_data(n_rows=500))
+        yield small_classifier(beam=2, n_inducing=40).fit(*small_data(n_rows=500))
 
 
 def test_probabilities_are_calibrated_on_new_rows(fitted: LabelTreeGPClassifier):

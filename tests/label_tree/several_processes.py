@@ -20,9 +20,9 @@ def main(folder: Path) -> None:
     joined: list[int] = []
     fit, keep = training._Growth._fit, checkpoint.NodeCheckpoint.keep
 
-    def counted_fit(self: Any, level: Any, first: int, last: int) -> Any:
+    def counted_fit(self: Any, level: Any, first: int, last: int, width: int) -> Any:
         fitted.append(first)
-        return fit(self, level, first, last)
+        return fit(self, level, first, last, width)
 
     def counted_keep(self: Any, key: str, part: Any) -> None:
         joined.append(len(part))

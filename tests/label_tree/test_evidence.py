@@ -52,7 +52,7 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighte
             for label, numbers in expected.items():
                 residuals = [(label in labels_of[row]) - frequencies[label] for row in taken]
                 t = frequencies[label] + weights[i, : len(taken)] @ residuals
-                numbers += [np.log(max(t, 0) + module._LEAST_REGRESSED), variances[i]]
+                numbers += [np.log(max(t, 0) + module.LEAST_REGRESSED), variances[i]]
         assert candidates[i, : n_candidates[i]].tolist() == list(expected)
         np.testing.assert_allclose(
             values[i, : n_candidates[i]], np.reshape(list(expected.values()), (-1, width)), rtol=2e-4, atol=1e-4

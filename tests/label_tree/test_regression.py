@@ -127,7 +127,7 @@ def test_rows_beyond_the_nearest_200_are_those_that_these_leave_unexplained(n_re
 
 def test_without_a_regression_there_are_six_numbers_of_evidence(tmp_path):
     x, y = small_data()
-    classifier = small_classifier(n_regressed=0).fit(x, y)
+    classifier = small_classifier(n_regressed=0, all_rows=False).fit(x, y)
     assert classifier.model_.regression is None
     assert classifier.model_.evidence(scipy.sparse.csr_matrix(x)).values.shape[1] == N_EVIDENCE
     assert "n_regressed" not in classifier.settings_.to_config()

@@ -76,9 +76,9 @@ def fits(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     done: list[tuple[int, int]] = []
     fit = training._Growth._fit
 
-    def counted(self: Any, level: Any, first: int, last: int) -> Any:
+    def counted(self: Any, level: Any, first: int, last: int, width: int) -> Any:
         done.append((first, last))
-        return fit(self, level, first, last)
+        return fit(self, level, first, last, width)
 
     monkeypatch.setattr(training._Growth, "_fit", counted)
     return done

@@ -30,7 +30,8 @@ from extremegp.estimators.weights import without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.label_tree.evidence import N_NEIGHBOURS
 from extremegp.label_tree.model import LATER
-from extremegp.settings.domains import number
+from extremegp.label_tree.training import WIDER_ABOVE
+from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.training import NoReporter, ProgressReporter
 from extremegp.training.distributed import world
@@ -58,13 +59,16 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         n_trees: trees over the labels, whose probabilities are averaged; "auto" is 3 up to 50,000 labels, 1 beyond.
         leaf_size: labels of a leaf, at most.
         prior_variance: tau^2, of the weights of the nodes' functions, w ~ N(0, tau^2 I); more fits more closely.
-        n_weights: weights that the function of a node or label keeps, the largest; "auto" is 300, or fewer where those
-            of all labels and trees would be more than 2e8, or than fit into memory.
+        n_weights: weights that the function of a label keeps, the largest; nodes above keep 16 times as many. "auto" is
+            300, or fewer where those of all labels and trees would be more than 2e8, or than fit into memory.
         threshold: smaller weights are left out.
         held_out: share of the rows whose labels the trees do not see; at most 10,000 rows.
         n_inducing: inducing inputs of the Gaussian process of the evidence, at most half the rows held out.
         n_regressed: rows that a Gaussian process regression of the labels is taken on at every input, at most 400: the
             200 nearest, and beyond those what these leave unexplained; 0 for no regression.
+        all_rows: whether the labels are also regressed on all training rows, with a linear kernel, which takes a few
+            passes over the rows at every input; "auto" tries it up to 100,000 rows and keeps it where it makes the
+            labels of rows held out more probable.
         beam: nodes of a level that a search goes on from; more finds more and takes longer.
         time_budget: seconds of training to plan for, by fewer trees (at least one); None for no limit.
         checkpoint: file to save progress to, with a folder beside it. If it exists, training resumes from it.
@@ -91,13 +95,14 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     """
 
     n_trees: int | Literal["auto"] = "auto"
-    leaf_size: int = 100
+    leaf_size: int = 50
     prior_variance: float = 10.0
     n_weights: int | Literal["auto"] = "auto"
-    threshold: float = 0.05
+    threshold: float = 0.1
     held_out: float = 0.05
     n_inducing: int = 200
     n_regressed: int = 200
+    all_rows: bool | Literal["auto"] = "auto"
     beam: int = 10
     max_memory: int | str | None = None
     model_: LabelTreeModel = field(init=False)
@@ -106,7 +111,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         "given": "a model of label trees cannot take given labels into account",
         "approximate": "a model of label trees searches its trees: leave out approximate",
     }
-    _mapped_tensors: ClassVar[tuple[str, ...]] = ("model.trees.", "model.rows.")
+    _mapped_tensors: ClassVar[tuple[str, ...]] = ("model.trees.", "model.rows.", "model.all_rows.")
 
     def fit(
         self,
@@ -165,11 +170,11 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             machine.said_by_first(memory_left(memory_limit(self.max_memory), machine.local_size)) // machine.local_size
         )
         training = self._training(x.shape[0], y.shape[1], seed, (left - _entry_bytes(x, y)) // _WEIGHT_BYTES)
-        n_weights = training.n_trees * training.n_weights * y.shape[1]
-        needed = _WEIGHT_BYTES * n_weights + _entry_bytes(x, y)
+        n_weights = training.n_trees * training.n_weights * y.shape[1] * _and_above(training.leaf_size)
+        needed = int(_WEIGHT_BYTES * n_weights) + _entry_bytes(x, y)
         check_memory(needed, settings="n_trees or n_weights", available=left)
         content = content_hash([x, y] if weights is None else [x, y, weights])
-        model, settings, history = grow(
+        model, history = grow(
             x,
             y,
             training,
@@ -181,7 +186,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         )
         self._adopt(
             model,
-            settings=settings,
+            settings=model.settings,
             features=features,
             space=space,
             target_kind=target_kind,
@@ -213,22 +218,25 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     def _training(self, n_rows: int, n_labels: int, seed: int, most_weights: int = _MOST_WEIGHTS) -> TreeTraining:
         n_trees = (1 if n_labels > _MANY_LABELS else 3) if self.n_trees == "auto" else self.n_trees
         n_trees = number("n_trees", n_trees, low=1, high=1000, integer=True)
+        leaf_size = number("leaf_size", self.leaf_size, low=2, integer=True)
         n_weights = self.n_weights
         if n_weights == "auto":
-            n_weights = max(20, min(300, min(most_weights, _MOST_WEIGHTS) // (n_trees * n_labels)))
+            room = min(most_weights, _MOST_WEIGHTS) / _and_above(leaf_size)
+            n_weights = max(20, min(300, int(room) // (n_trees * n_labels)))
         budget = self.time_budget
         held_out = number("held_out", self.held_out, low=0, high=0.5, open_low=True)
         n_held_out = min(10_000, max(math.ceil(held_out * n_rows), min(200, n_rows // 4), 1))
         n_inducing = number("n_inducing", self.n_inducing, low=1, high=_MOST_INDUCING, integer=True)
         return TreeTraining(
             n_trees=n_trees,
-            leaf_size=number("leaf_size", self.leaf_size, low=2, integer=True),
+            leaf_size=leaf_size,
             prior_variance=number("prior_variance", self.prior_variance, low=0, open_low=True),
             n_weights=number("n_weights", n_weights, low=1, integer=True),
             threshold=number("threshold", self.threshold, low=0),
             n_held_out=n_held_out,
             n_inducing=min(n_inducing, max(1, n_held_out // 2)),
             n_regressed=number("n_regressed", self.n_regressed, low=0, high=_MOST_REGRESSED, integer=True),
+            all_rows={"auto": None, True: True, False: False}[choice("all_rows", self.all_rows, ("auto", True, False))],
             beam=number("beam", self.beam, low=1, high=_MOST_NODES, integer=True),
             seed=seed,
             checkpoint_seconds=number("checkpoint_seconds", self.checkpoint_seconds, low=0),
@@ -271,11 +279,9 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         try:
             trees = tuple(tuple(LevelSizes(*map(_size, level)) for level in tree) for tree in values["trees"])
             sizes = {name: _size(values[name]) for name in names}
-            n_regressed, n_pursued = (_size(values.get(name, 0)) for name in ("n_regressed", "n_pursued"))
+            later = {name: _size(values.get(name, 0)) for name in LATER if name not in ("weighted", "prior")}
             weighted, prior = (values.get(name, False) is True for name in ("weighted", "prior"))
-            settings = LabelTreeSettings(
-                trees=trees, weighted=weighted, n_regressed=n_regressed, prior=prior, n_pursued=n_pursued, **sizes
-            )
+            settings = LabelTreeSettings(trees=trees, weighted=weighted, prior=prior, **sizes, **later)
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError("the model settings are incomplete or of another version") from error
         # Compiled searches have room for the best of at least one node.
@@ -298,6 +304,11 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if not estimator.model_.is_sound():
             raise ModelFormatError(f"{folder}: the trees or the rows of the model contradict themselves")
         return estimator
+
+
+def _and_above(leaf_size: int) -> float:
+    """How many times the weights of all labels are those of all nodes, at most."""
+    return 1 + WIDER_ABOVE * 16 / 15 / (leaf_size / 2)
 
 
 def _entry_bytes(x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix) -> int:

@@ -13,7 +13,10 @@ from functools import cached_property
 from types import FunctionType
 from typing import Any, cast, no_type_check
 
+import numpy as np
+import scipy.sparse
 import torch
+from numpy.typing import NDArray
 
 from extremegp._lazy import importing
 
@@ -102,6 +105,14 @@ def _forget_threads() -> None:
 
 if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_forget_threads)
+
+
+def matmul(matrix: scipy.sparse.csr_matrix, dense: NDArray[np.float32]) -> NDArray[np.float32]:
+    """A B for CSR A (N x D, float32) and an array B (D x R)."""
+    out = np.empty((matrix.shape[0], dense.shape[1]), dtype=np.float32)
+    dense = np.ascontiguousarray(dense, dtype=np.float32)
+    times_dense(matrix.shape[0], matrix.indptr, matrix.indices, matrix.data, dense, out)
+    return out
 
 
 @in_lanes

@@ -8,49 +8,49 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.label_tree._compiled import times_dense
+from extremegp.label_tree._compiled import matmul
 
 _POWER_STEPS, _SPLIT_STEPS = 2, 8
 _MOST_ELEMENTS = 1 << 28
 
 
-def matmul(matrix: scipy.sparse.csr_matrix, dense: NDArray[np.float32]) -> NDArray[np.float32]:
-    """A B for CSR A (N x D, float32) and an array B (D x R)."""
-    out = np.empty((matrix.shape[0], dense.shape[1]), dtype=np.float32)
-    dense = np.ascontiguousarray(dense, dtype=np.float32)
-    times_dense(matrix.shape[0], matrix.indptr, matrix.indices, matrix.data, dense, out)
-    return out
-
-
-def embed_labels(
+def principal_directions(
     x: scipy.sparse.csr_matrix,
     columns: scipy.sparse.csr_matrix,
-    y: scipy.sparse.csr_matrix,
+    n_labels: int,
     *,
     n_dimensions: int = 128,
     rng: np.random.Generator,
     weights: NDArray[np.float32] | None = None,
 ) -> NDArray[np.float32]:
-    """Unit vectors of the labels, K x R: sums of the inputs of their rows, in the inputs' principal directions.
+    """Orthonormal directions in which the inputs spread most, D x R, by power steps (Halko et al. 2011).
 
-    The directions are those of a randomised decomposition with power steps (Halko et al. 2011). They are fewer where R
-    of them would take more than a gigabyte.
+    They are fewer than R where so many of them, or of labels', would take more than a gigabyte.
 
     Args:
         x: inputs, N x D.
         columns: X', D x N.
-        y: labels that are 1, N x K, or what they count.
+        n_labels: K.
         n_dimensions: R.
-        rng: decides the start of the directions.
-        weights: what the rows count in these, N; None for 1.
+        rng: decides the start.
+        weights: what the rows count, N; None for 1.
     """
-    longest = max(*x.shape, y.shape[1])
-    r = int(min(n_dimensions, max(8, _MOST_ELEMENTS // longest), *x.shape))
+    r = int(min(n_dimensions, max(8, _MOST_ELEMENTS // max(*x.shape, n_labels)), *x.shape))
     directions = rng.standard_normal((x.shape[1], r), dtype=np.float32)
     for _ in range(_POWER_STEPS):
         projected = matmul(x, directions) if weights is None else matmul(x, directions) * weights[:, None]
         directions = np.linalg.qr(matmul(columns, projected))[0].astype(np.float32)
-    sums = matmul(scipy.sparse.csr_matrix(y.T), matmul(x, directions))
+    return directions
+
+
+def embed_labels(projected: NDArray[np.float32], y: scipy.sparse.csr_matrix) -> NDArray[np.float32]:
+    """Unit vectors of the labels, K x R: sums of the inputs of their rows.
+
+    Args:
+        projected: the inputs in their principal directions, N x R.
+        y: labels that are 1, N x K, or what they count.
+    """
+    sums = matmul(scipy.sparse.csr_matrix(y.T), projected)
     norms = np.linalg.norm(sums, axis=1, keepdims=True)
     return np.asarray(sums / np.where(norms > 0, norms, 1), dtype=np.float32)
 

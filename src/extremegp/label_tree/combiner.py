@@ -10,6 +10,7 @@ import torch
 from numpy.typing import NDArray
 
 from extremegp.engine.part import TrainingData
+from extremegp.label_tree.evidence_gain import says_more
 from extremegp.label_tree.model import LabelTreeModel, row_blocks
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.training import TrainingSettings
@@ -19,6 +20,7 @@ from extremegp.training.progress import NoReporter
 
 _MOST_PAIRS = 400_000
 _BATCH_SIZE, _STEPS = 2000, 300
+_DECIDING_ROWS, _LEAST_GAIN = 512, 0.015
 _MOST_UNKNOWN, _MOST_SPREAD = 500, 20_000
 
 
@@ -31,7 +33,7 @@ def train_combiner(
     seed: int,
     weights: NDArray[np.float64] | None = None,
 ) -> list[dict[str, float]]:
-    """Learn the regression's kernel, the Gaussian process of the evidence, what other labels have, and the prior.
+    """Learn the Gaussian process of the evidence, what other labels have, and the prior.
 
     Args:
         model: with its trees and rows in place; the rest of it changes.
@@ -51,7 +53,6 @@ def train_combiner(
     counted: list[NDArray[np.float64]] = []
     closeness: list[NDArray[np.float32]] = []
     row_weights = np.ones(x.shape[0]) if weights is None else weights
-    model.choose_regression(x, y, held_out)
     for block in row_blocks(len(held_out)):
         rows = held_out[block]
         evidence, truth = model.evidence(x[rows], own=rows), y[rows]
@@ -90,6 +91,18 @@ def train_combiner(
         unknown = model.rows.exchanged(x[held_out[:_MOST_UNKNOWN]], rng)
         model.prior.learn(np.concatenate(closeness), unknown, _spread(model, inputs))
     return [record | {"elbo": record["elbo"] * n_pairs / len(e)} for record in history]
+
+
+def regression_says_more(
+    model: LabelTreeModel, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, held_out: NDArray[np.int64]
+) -> bool:
+    """Whether the regression on all rows tells of rows held out what the other evidence does not; see `says_more`."""
+    own = held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), _DECIDING_ROWS)).round().astype(np.int64)]
+    evidence = model.evidence(x[own], own=own)
+    present = np.asarray(y[own][evidence.rows, evidence.labels]).ravel() > 0
+    weights = model.rows.row_weights()[own][evidence.rows]
+    without = np.delete(evidence.values, model.settings.of_all_rows, axis=1)
+    return says_more(evidence.values, without, present, evidence.rows, weights, least_gain=_LEAST_GAIN)
 
 
 def _spread(model: LabelTreeModel, inputs: NDArray[np.float32]) -> float:

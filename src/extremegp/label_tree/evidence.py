@@ -16,7 +16,8 @@ N_EVIDENCE, N_OF_REGRESSION = len(SHARES) + 3, 2
 """Numbers that speak for a label, and how many more there are with a regression."""
 _BEST_OF_EACH = 60
 _LEAST = np.array([1e-5, 1e-3, 1e-3, 1e-2], dtype=np.float32)
-_LEAST_REGRESSED = np.float32(1e-2)
+LEAST_REGRESSED = np.float32(1e-2)
+"""What is added to what a regression says before its logarithm is taken."""
 N_CANDIDATES = 3 * _BEST_OF_EACH
 _NEAR = np.array([m for m, _ in SHARES])
 _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
@@ -121,7 +122,7 @@ def gather_evidence(
             evidence[i, q, n_shares + 2] = similarities[i, 0] if sizes[i] else 0
             if n_columns:
                 said = parts[n_shares + 1, label] + rest * frequencies[label]
-                evidence[i, q, n_shares + 3] = np.log(max(said, np.float32(0)) + _LEAST_REGRESSED)
+                evidence[i, q, n_shares + 3] = np.log(max(said, np.float32(0)) + LEAST_REGRESSED)
                 evidence[i, q, n_shares + 4] = variances[i]
             chosen[label] = False
         n_candidates[i] = n_chosen

@@ -9,7 +9,7 @@ trees nor neighbours find have one small probability in common.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple, cast
 
 import numpy as np
@@ -19,14 +19,18 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.model import VariationalModel
-from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_NEIGHBOURS, N_OF_REGRESSION, gather_evidence
-from extremegp.label_tree.neighbours import NearestRows, nearest_rows, unexplained_rows
+from extremegp.label_tree.all_rows import NOISES, AllRowsRegression, sums_over_rows
+from extremegp.label_tree.evidence import LEAST_REGRESSED, N_CANDIDATES, N_EVIDENCE, N_OF_REGRESSION, gather_evidence
+from extremegp.label_tree.exclusions import Exclusions
+from extremegp.label_tree.neighbours import MOST_READ, NearestRows, nearest_of, unexplained_rows
 from extremegp.label_tree.prior import N_NEAREST, UtilityPrior
 from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, Neighbourhoods, RowWeights
 from extremegp.label_tree.tree import LabelTree, LevelSizes, are_starts
 from extremegp.settings.model import ModelSettings
+from extremegp.storage.tensors import copy_state
 
 _BLOCK_ROWS = 1024
+_CHOOSING_ROWS = 64
 _BEST_OF_TREE = 100
 _LEAST_LENGTH = 1e-12
 # Features of what a regression leaves unexplained of an input.
@@ -51,6 +55,8 @@ class LabelTreeSettings:
         n_regressed: rows that the regression of the labels is on; 0 for no regression.
         prior: whether utilities have a prior far from the rows.
         n_pursued: of the rows that the regression is on, those that are taken for what the nearest leave unexplained.
+        n_excluded: pairs of a feature and a label that it speaks against.
+        n_directions: of the rows, for the regression on all of them; 0 for none.
     """
 
     n_features: int
@@ -61,11 +67,13 @@ class LabelTreeSettings:
     trees: tuple[tuple[LevelSizes, ...], ...]
     n_inducing: int
     beam: int = 10
-    most_read: int = 1_000_000
+    most_read: int = MOST_READ
     weighted: bool = False
     n_regressed: int = 0
     prior: bool = False
     n_pursued: int = 0
+    n_excluded: int = 0
+    n_directions: int = 0
 
     def to_config(self) -> dict[str, Any]:
         """All of it as JSON; what earlier versions do not know only where it is not as theirs."""
@@ -74,7 +82,13 @@ class LabelTreeSettings:
     @property
     def n_evidence(self) -> int:
         """Numbers that speak for a label."""
-        return N_EVIDENCE + (N_OF_REGRESSION if self.n_regressed else 0)
+        return int(self.of_all_rows.stop) + (self.n_excluded > 0)
+
+    @property
+    def of_all_rows(self) -> slice:
+        """Which of these are of the regression on all rows."""
+        first = N_EVIDENCE + (N_OF_REGRESSION if self.n_regressed else 0)
+        return slice(first, first + (N_OF_REGRESSION if self.n_directions else 0))
 
     @property
     def n_first(self) -> int:
@@ -86,7 +100,7 @@ class LabelTreeSettings:
         return LabelTreeModel(self)
 
 
-LATER = ("weighted", "n_regressed", "prior", "n_pursued")
+LATER = ("weighted", "n_regressed", "prior", "n_pursued", "n_excluded", "n_directions")
 """Settings that models of earlier versions do not have."""
 
 
@@ -103,6 +117,20 @@ def combiner_settings(settings: LabelTreeSettings) -> ModelSettings:
         normalise_inducing=False,
         mixing="identity",
     )
+
+
+def untrained(settings: LabelTreeSettings) -> dict[str, Tensor]:
+    """The tensors of all that is learnt on the rows held out, as they are before."""
+    n = settings.n_evidence
+    state = {"centre": torch.zeros(n), "scale": torch.ones(n), "background": torch.tensor(0.5)}
+    parts: dict[str, nn.Module] = {"combiner": combiner_settings(settings).build()}
+    if settings.n_regressed:
+        parts["regression"] = LocalRegression(settings.n_regressed)
+    if settings.prior:
+        parts["prior"] = UtilityPrior()
+    for name, part in parts.items():
+        state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
+    return state
 
 
 class Rows(nn.Module):
@@ -171,15 +199,8 @@ class Rows(nn.Module):
         return near._replace(nearest=rows, sizes=sizes)
 
     def nearest(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> NearestRows:
-        """The nearest rows; see `nearest_rows`."""
-        columns, n = self.columns(), x.shape[0]
-        rows, similarities = np.zeros((n, N_NEIGHBOURS + 1), np.int32), np.zeros((n, N_NEIGHBOURS + 1), np.float32)
-        sizes = np.zeros(n, np.int64)
-        nearest_rows(
-            n, x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own,
-            self.settings.most_read, rows, similarities, sizes,
-        )  # fmt: skip
-        return NearestRows(rows, similarities, sizes)
+        """The nearest rows of B inputs."""
+        return nearest_of(x, self.columns(), own, self.settings.most_read)
 
     def closeness(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> NDArray[np.float32]:
         """Mean cosines of B inputs with the nearest rows, up to `N_NEAREST`; 0 with those that were not found."""
@@ -241,7 +262,9 @@ class LabelTreeModel(nn.Module):
         self.rows = Rows(settings)
         self.combiner: VariationalModel = combiner_settings(settings).build()
         self.regression = LocalRegression(settings.n_regressed) if settings.n_regressed else None
+        self.all_rows = AllRowsRegression(settings.n_rows, settings.n_directions) if settings.n_directions else None
         self.prior = UtilityPrior() if settings.prior else None
+        self.exclusions = Exclusions(settings.n_excluded, d, k) if settings.n_excluded else None
         self.centre: Tensor
         self.scale: Tensor
         self.background: Tensor
@@ -275,11 +298,40 @@ class LabelTreeModel(nn.Module):
             self.frequencies(), candidates, values, counts,
         )  # fmt: skip
         taken = np.arange(N_CANDIDATES) < counts[:, None]
-        closeness = self.rows.closeness(x, nearest)
-        return Evidence(np.repeat(np.arange(n), counts), candidates[taken], values[taken], closeness)
+        evidence = Evidence(
+            np.repeat(np.arange(n), counts), candidates[taken], values[taken], self.rows.closeness(x, nearest)
+        )
+        if self.all_rows is not None:
+            self._regress_on_all(x, own, evidence)
+        if self.exclusions is not None:
+            evidence.values[:, -1] = self.exclusions.pairs().lowest(x, evidence.rows, evidence.labels)
+        return evidence
+
+    def _regress_on_all(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64], evidence: Evidence) -> None:
+        """Fill in what the regression on all rows says of candidates."""
+        assert self.all_rows is not None
+        first, rows = self.settings.of_all_rows.start, self.rows
+        labels, frequencies = (rows.array("label_indptr"), rows.array("labels")), self.frequencies()
+        for solved in self.all_rows.of(x, own, rows.inputs(), rows.columns().T, rows.row_weights()):
+            ends = np.searchsorted(evidence.rows, np.arange(solved.inputs.start, solved.inputs.stop + 1))
+            pairs, n = slice(ends[0], ends[-1]), len(ends) - 1
+            said = np.zeros(ends[-1] - ends[0], np.float32)
+            sums_over_rows(n, solved.weights, *labels, frequencies, ends - ends[0], evidence.labels[pairs], said)
+            evidence.values[pairs, first] = np.log(np.maximum(said, 0) + LEAST_REGRESSED)
+            evidence.values[pairs, first + 1] = solved.variance[evidence.rows[pairs] - solved.inputs.start]
+
+    def without_all_rows(self) -> LabelTreeModel:
+        """The same model without the regression on all rows, its Gaussian process of the evidence untrained."""
+        settings = replace(self.settings, n_directions=0)
+        with torch.device("meta"):
+            model = settings.build()
+        changed = "combiner", "all_rows", "centre", "scale"
+        kept = {name: part for name, part in self.state_dict().items() if name.split(".")[0] not in changed}
+        copy_state(model, untrained(settings) | kept, source="trees")
+        return model
 
     def choose_regression(self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> None:
-        """Choose the kernel of the regression by what it says of some training rows, each left out.
+        """Choose kernel and noise of the regressions by what they say of some training rows, each left out.
 
         Args:
             x: inputs of the training rows, N x D.
@@ -290,6 +342,18 @@ class LabelTreeModel(nn.Module):
             rows = x[own]
             near = self._neighbourhoods(rows, self.rows.nearest(rows, own))
             self.regression.choose(near, own, y, self.frequencies())
+        if self.all_rows is not None:
+            some = own[np.linspace(0, len(own) - 1, min(len(own), _CHOOSING_ROWS)).round().astype(np.int64)]
+            mean_square = float(np.square(x.data, dtype=np.float64).sum() / x.shape[0])
+            errors = {}
+            for noise in (relative * mean_square for relative in NOISES):
+                self.all_rows.noise.fill_(noise)
+                evidence = self.evidence(x[some], own=some)
+                present = np.asarray(y[some][evidence.rows, evidence.labels]).ravel() > 0
+                said = np.exp(evidence.values[:, self.settings.of_all_rows.start]) - LEAST_REGRESSED
+                counts = self.rows.row_weights()[some][evidence.rows]
+                errors[noise] = float(counts @ np.square(said - present, dtype=np.float64))
+            self.all_rows.noise.fill_(min(errors, key=lambda each: errors[each]))
 
     def _neighbourhoods(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> Neighbourhoods:
         return Neighbourhoods(x, nearest.rows, nearest.sizes, self.rows.inputs(), self.rows.row_weights())
@@ -309,6 +373,10 @@ class LabelTreeModel(nn.Module):
             in_domain &= float(self.regression.precision) > 0 and float(self.regression.noise) >= LEAST_NOISE
         if self.prior is not None:
             in_domain &= self.prior.is_sound()
+        if self.exclusions is not None:
+            in_domain &= self.exclusions.is_sound()
+        if self.all_rows is not None:
+            in_domain &= self.all_rows.is_sound()
         return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in self.trees)
 
 

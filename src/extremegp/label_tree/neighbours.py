@@ -5,9 +5,14 @@ from __future__ import annotations
 from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from extremegp.label_tree._compiled import compiled, in_lanes, keep_best
+from extremegp.label_tree.evidence import N_NEIGHBOURS
+
+MOST_READ = 1_000_000
+"""Entries of lists of rows that a search reads of an input."""
 
 
 class NearestRows(NamedTuple):
@@ -22,6 +27,20 @@ class NearestRows(NamedTuple):
     rows: NDArray[np.int32]
     similarities: NDArray[np.float32]
     sizes: NDArray[np.int64]
+
+
+def nearest_of(
+    x: scipy.sparse.csr_matrix, columns: scipy.sparse.csc_matrix, own: NDArray[np.int64], most_read: int = MOST_READ
+) -> NearestRows:
+    """The rows nearest to B inputs; see `nearest_rows`."""
+    n = x.shape[0]
+    rows, similarities = np.zeros((n, N_NEIGHBOURS + 1), np.int32), np.zeros((n, N_NEIGHBOURS + 1), np.float32)
+    sizes = np.zeros(n, np.int64)
+    nearest_rows(
+        n, x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own, most_read,
+        rows, similarities, sizes,
+    )  # fmt: skip
+    return NearestRows(rows, similarities, sizes)
 
 
 @compiled

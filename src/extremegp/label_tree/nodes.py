@@ -16,7 +16,7 @@ import numpy as np
 from extremegp.label_tree._compiled import compiled, in_lanes
 
 # A step of Newton's method in one dimension more or less does not matter: the next pass comes by again.
-_NEWTON_STEPS = 20
+_NEWTON_STEPS = 2
 
 
 @compiled
@@ -122,6 +122,7 @@ def fit_nodes(
     room = kept_features.shape[1]
     w = np.zeros(n_features + 1, np.float32)
     features, seen = np.empty(n_features, np.int32), np.zeros(n_features, np.bool_)
+    large = np.empty(n_features, np.int32)
     side = np.full(len(indptr) - 1, -1, np.int64)
     alpha, order = np.empty(len(indptr) - 1, np.float64), np.empty(len(indptr) - 1, np.int64)
     sizes, state = np.empty(n_features, np.float32), np.empty(1, np.uint64)
@@ -148,17 +149,16 @@ def fit_nodes(
         n_large = 0
         for t in range(n_seen):
             if abs(w[features[t]]) > threshold:
-                sizes[n_large] = -abs(w[features[t]])
+                large[n_large], sizes[n_large] = features[t], -abs(w[features[t]])
                 n_large += 1
         cut = np.float32(threshold)
         if n_large > room:
             cut = -np.partition(sizes[:n_large], room)[room]
         n_kept = 0
-        ordered = np.sort(features[:n_seen])
-        for t in range(n_seen):
-            feature = ordered[t]
+        for feature in np.sort(large[:n_large]):
             if abs(w[feature]) > cut and n_kept < room:
                 kept_features[out, n_kept], kept_weights[out, n_kept] = feature, w[feature]
                 n_kept += 1
-            w[feature], seen[feature] = 0, False
+        for t in range(n_seen):
+            w[features[t]], seen[features[t]] = 0, False
         kept[out], biases[out], w[n_features] = n_kept, w[n_features], 0

@@ -13,18 +13,18 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
-from torch import nn
 
 from extremegp.errors import BudgetWarning, ModelFormatError
+from extremegp.label_tree._compiled import matmul
+from extremegp.label_tree.all_rows import MOST_ENTRIES, MOST_ROWS, directions_of_rows
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
-from extremegp.label_tree.clustering import embed_labels
-from extremegp.label_tree.combiner import train_combiner
+from extremegp.label_tree.clustering import embed_labels, principal_directions
+from extremegp.label_tree.combiner import regression_says_more, train_combiner
 from extremegp.label_tree.evidence import N_NEIGHBOURS
+from extremegp.label_tree.exclusions import ExclusionSearch, Pairs
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
-from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, combiner_settings
+from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, untrained
 from extremegp.label_tree.nodes import fit_nodes
-from extremegp.label_tree.prior import UtilityPrior
-from extremegp.label_tree.regression import LocalRegression
 from extremegp.label_tree.tree import LevelSizes
 from extremegp.progress import spoken
 from extremegp.storage.tensors import copy_state
@@ -33,7 +33,8 @@ from extremegp.training.distributed import World
 from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.progress import Reporter
 
-_PASSES, _TOLERANCE = 15, 0.01
+WIDER_ABOVE = 16
+_PASSES, _TOLERANCE = 6, 0.05
 
 Nodes: TypeAlias = dict[str, NDArray[Any]]
 """Some nodes of a level: the `NODE_ARRAYS`."""
@@ -47,11 +48,13 @@ class TreeTraining:
         n_trees: T.
         leaf_size: labels of a leaf, at most.
         prior_variance: tau^2 of the nodes' weights.
-        n_weights: weights that a node keeps, the largest, at most.
+        n_weights: weights that the function of a label keeps, the largest, at most; nodes above, which are far fewer
+            and see far more rows, keep `WIDER_ABOVE` times as many.
         threshold: smaller weights are left out.
         n_held_out: training rows whose labels the trees do not see: what the evidence is worth is learnt from them.
         n_inducing: inducing inputs of the Gaussian process of the evidence.
         n_regressed: rows that the regression of the labels is on; 0 for no regression.
+        all_rows: whether they are also regressed on all rows; None for where it says more.
         beam: nodes of a level that a search goes on from.
         seed: decides everything.
         checkpoint_seconds: seconds between two savings.
@@ -66,6 +69,7 @@ class TreeTraining:
     n_held_out: int
     n_inducing: int
     n_regressed: int
+    all_rows: bool | None
     beam: int
     seed: int
     checkpoint_seconds: float = 20.0
@@ -83,7 +87,7 @@ def grow(
     weights: NDArray[np.float64] | None = None,
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
-) -> tuple[LabelTreeModel, LabelTreeSettings, list[dict[str, float]]]:
+) -> tuple[LabelTreeModel, list[dict[str, float]]]:
     """Train the model.
 
     With a `checkpoint` a run that was interrupted goes on where it was, and ends at the same model. Several processes
@@ -100,7 +104,7 @@ def grow(
         fingerprint: identifies data and settings.
 
     Returns:
-        The model, its shapes, and a record per epoch of the Gaussian process of the evidence.
+        The model, and a record per epoch of the Gaussian process of the evidence.
 
     Raises:
         TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
@@ -111,8 +115,16 @@ def grow(
     run = _Growth(x, y, training, reporter, world, progress, weights)
     with GracefulInterrupt(among_others=world.size > 1) as interrupt:
         run.grow(interrupt)
+        run.find_exclusions(interrupt)
     try:
-        model, settings = run.model()
+        model = run.model()
+        model.choose_regression(x, y, run.held_out)
+        if (
+            training.all_rows is None
+            and model.all_rows is not None
+            and not regression_says_more(model, x, y, run.held_out)
+        ):
+            model = model.without_all_rows()
         history = train_combiner(model, x, y, run.held_out, seed=training.seed, weights=weights)
     except TrainingInterrupted as interrupt:
         # The trees are saved, even if what is learnt from them is not.
@@ -121,7 +133,7 @@ def grow(
         reporter.close()
     for record in history:
         record["seconds"] = progress.seconds()
-    return model, settings, history
+    return model, history
 
 
 class _Growth:
@@ -148,13 +160,16 @@ class _Growth:
         self.seen_y.eliminate_zeros()
         self.squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
         of_rows: dict[str, Any] = {"rng": np.random.default_rng([seed, 2]), "weights": own}
-        vectors = embed_labels(x, scipy.sparse.csr_matrix(x.T), self.seen_y, **of_rows)
+        directions = principal_directions(x, scipy.sparse.csr_matrix(x.T), y.shape[1], **of_rows)
+        self.projected = matmul(x, directions)
+        vectors = embed_labels(self.projected, self.seen_y)
         self.shapes = [
             TreeShape.grown(vectors, training.leaf_size, np.random.default_rng([seed, 3, tree]))
             for tree in range(training.n_trees)
         ]
         # The nodes of the trees' levels, a batch after the other.
         self.nodes: list[list[list[Nodes]]] = []
+        self.excluded: Pairs | None = None
 
     def grow(self, interrupt: GracefulInterrupt) -> None:
         for tree, shape in enumerate(self.shapes):
@@ -164,19 +179,31 @@ class _Growth:
             self.nodes.append([])
             for depth, level in enumerate(shape.levels(self.seen_y, self.seen_rows)):
                 self.nodes[tree].append([])
-                for done in self._fit_level(f"{tree}.{depth}", level, self.nodes[tree][depth]):
+                width = self.training.n_weights * (1 if depth == len(shape.depths) else WIDER_ABOVE)
+                for done in self._fit_level(f"{tree}.{depth}", level, width, self.nodes[tree][depth]):
                     of_tree = (depth + done) / (len(shape.depths) + 1)
                     self.reporter.work("label trees", (tree + of_tree) / self.training.n_trees)
                     self._save_if_due(interrupt)
         self.progress.save()
 
-    def _fit_level(self, key: str, level: Level, fitted: list[Nodes]) -> Iterator[float]:
+    def find_exclusions(self, interrupt: GracefulInterrupt) -> None:
+        """Find features that speak against labels."""
+        search = ExclusionSearch(
+            self.x, self.y, self.seen_y, self.seen_rows, self.held_out, weights=self.weights,
+            rng=np.random.default_rng([self.training.seed, 5]),
+        )  # fmt: skip
+        for done in search.steps():
+            self.reporter.work("exclusions", done)
+            self._save_if_due(interrupt)
+        self.excluded = search.pairs
+
+    def _fit_level(self, key: str, level: Level, width: int, fitted: list[Nodes]) -> Iterator[float]:
         """Append a level's nodes to `fitted`, a batch in every process at a time, and say how much of it is done."""
         batches, rank, size = list(node_batches(level)), self.world.rank, self.world.size
         work = np.cumsum([batch.work for batch in batches])
         for start in range(0, len(batches), size):
             at_once = batches[start : start + size]
-            own = [self._nodes(f"{key}.{batch.first}", level, batch) for batch in at_once[rank : rank + 1]]
+            own = [self._nodes(f"{key}.{batch.first}", level, batch, width) for batch in at_once[rank : rank + 1]]
             for batch, nodes in zip(at_once, chain(*self.world.said_by_each(own)), strict=True):
                 self.progress.keep(f"{key}.{batch.first}", nodes)
                 fitted.append(nodes)
@@ -209,16 +236,16 @@ class _Growth:
         if self.world.leads:
             warnings.warn(text, BudgetWarning, stacklevel=4)
 
-    def _nodes(self, key: str, level: Level, batch: NodeBatch) -> Nodes:
+    def _nodes(self, key: str, level: Level, batch: NodeBatch, width: int) -> Nodes:
         """The nodes of a batch, fitted now or by a run that was interrupted."""
         n_parents = int(level.parents[batch.last - 1] - level.parents[batch.first]) + 1
         saved = self.progress.finished(key, n_parents=n_parents, n_nodes=batch.last - batch.first)
-        return self._fit(level, batch.first, batch.last) if saved is None else saved
+        return self._fit(level, batch.first, batch.last, width) if saved is None else saved
 
-    def _fit(self, level: Level, first: int, last: int) -> Nodes:
+    def _fit(self, level: Level, first: int, last: int, width: int) -> Nodes:
         """The nodes from `first` to before `last`, which have all children of some parents, as `search_level` reads."""
         training = self.training
-        n, width = last - first, min(training.n_weights, self.x.shape[1])
+        n, width = last - first, min(width, self.x.shape[1])
         kept, biases = np.zeros(n, np.int64), np.zeros(n, np.float32)
         features, weights = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
         fit_nodes(
@@ -245,7 +272,7 @@ class _Growth:
         )
         return dict(zip(NODE_ARRAYS, arrays, strict=True))
 
-    def model(self) -> tuple[LabelTreeModel, LabelTreeSettings]:
+    def model(self) -> LabelTreeModel:
         """The model, its trees and rows in place."""
         training, x, y = self.training, self.x, self.y
         trees = tuple(tuple(map(_sizes, levels)) for levels in self.nodes)
@@ -253,6 +280,8 @@ class _Growth:
             x.shape[1], y.shape[1], x.shape[0], x.nnz, y.nnz, trees, training.n_inducing, training.beam,
             weighted=self.weighted, n_regressed=training.n_regressed, prior=True,
             n_pursued=max(0, training.n_regressed - N_NEIGHBOURS),
+            n_excluded=0 if self.excluded is None else len(self.excluded.features),
+            n_directions=self.projected.shape[1] if self._regresses_all() else 0,
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
@@ -269,6 +298,8 @@ class _Growth:
         }
         if self.weighted:
             arrays["rows.weights"] = self.weights
+        if settings.n_excluded and self.excluded is not None:
+            arrays |= {f"exclusions.{name}": array for name, array in self.excluded._asdict().items()}
         for tree, (shape, levels) in enumerate(zip(self.shapes, self.nodes, strict=False)):
             arrays[f"trees.{tree}.order"] = shape.order
             for depth, (parents, batches) in enumerate(zip(shape.parents(), levels, strict=True)):
@@ -276,18 +307,18 @@ class _Growth:
                 arrays |= {f"trees.{tree}.levels.{depth}.{name}": array for name, array in joined.items()}
             levels.clear()
         state = {name: torch.as_tensor(array) for name, array in arrays.items()}
-        n_evidence = settings.n_evidence
-        state |= {"centre": torch.zeros(n_evidence), "scale": torch.ones(n_evidence), "background": torch.tensor(0.5)}
-        parts: dict[str, nn.Module] = {"combiner": combiner_settings(settings).build()}
-        if training.n_regressed:
-            parts["regression"] = LocalRegression(training.n_regressed)
-        parts["prior"] = UtilityPrior()
-        for name, part in parts.items():
-            state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
+        state |= untrained(settings)
+        if settings.n_directions:
+            state |= {f"all_rows.{name}": tensor for name, tensor in directions_of_rows(self.projected).items()}
         copy_state(model, state, source=self.progress.path or "trees")
         if self.progress.resumed and not model.is_sound():
             raise ModelFormatError(f"{self.progress.path}: the finished nodes contradict themselves")
-        return model, settings
+        return model
+
+    def _regresses_all(self) -> bool:
+        if self.training.all_rows is not None:
+            return self.training.all_rows
+        return self.x.shape[0] <= MOST_ROWS and self.x.nnz <= MOST_ENTRIES
 
 
 def _sizes(batches: list[Nodes]) -> LevelSizes:

@@ -1,0 +1,186 @@
+"""Gaussian process regression of all labels at once on all training rows, with a linear kernel.
+
+The regression of label k is t_k(x) = mu_k + sum_i w_i(x) (y_ik - mu_k), with row weights w = (X X' + S)^-1 X x that are
+the same for all labels, and S = diag(s^2 / c_i) of rows that count c_i (Rasmussen and Williams 2006, 2.2). The weights
+are found by a few steps of conjugate gradients (Hestenes and Stiefel 1952), preconditioned by the directions in which
+the rows spread most: every step reads the rows twice, whatever K, and nothing of size N^2 is made. As many steps as are
+taken here say as much as the exact solution; they are part of the model, as the noise is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple, no_type_check
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from extremegp.label_tree._compiled import in_lanes, matmul
+
+NOISES = (0.1, 0.3, 1.0, 3.0)
+"""Variances of the noise that are tried, beside the mean square of the rows."""
+MOST_ROWS, MOST_ENTRIES = 100_000, 20_000_000
+"""N, and stored entries of X, up to which a regression on all rows is tried."""
+_STEPS = 6
+_BLOCK = 64
+# Rows with less than that of the largest weight are left out of sums over rows.
+_LEAST_WEIGHT = 1e-3
+
+
+class Solved(NamedTuple):
+    """What rows count in the regression at each of some inputs.
+
+    Attributes:
+        inputs: which these are.
+        weights: w, B x N.
+        variance: v = x'x - x'X' (X X' + S)^-1 X x, B.
+    """
+
+    inputs: slice
+    weights: NDArray[np.float32]
+    variance: NDArray[np.float32]
+
+
+class AllRowsRegression(nn.Module):
+    """The regression of the labels on all rows.
+
+    Args:
+        n_rows: N.
+        n_directions: R, of the preconditioner.
+
+    Attributes:
+        noise: s^2.
+        directions: orthonormal columns that X X' nearly has as eigenvectors, N x R.
+        spreads: its eigenvalues there.
+    """
+
+    noise: Tensor
+    directions: Tensor
+    spreads: Tensor
+
+    def __init__(self, n_rows: int, n_directions: int) -> None:
+        super().__init__()
+        self.register_buffer("noise", torch.ones(()))
+        self.register_buffer("directions", torch.zeros(n_rows, n_directions))
+        self.register_buffer("spreads", torch.ones(n_directions))
+
+    def of(
+        self,
+        x: scipy.sparse.csr_matrix,
+        own: NDArray[np.int64],
+        rows: scipy.sparse.csr_matrix,
+        columns: scipy.sparse.csr_matrix,
+        counts: NDArray[np.float32],
+    ) -> Iterator[Solved]:
+        """Weights and variances at inputs, some inputs at a time.
+
+        Args:
+            x: inputs, B x D.
+            own: the training rows that they are, which are left out for them; -1 of new inputs.
+            rows: X, N x D.
+            columns: X', D x N.
+            counts: c, N.
+        """
+        squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+        noises = float(self.noise) / counts
+        for start in range(0, x.shape[0], _BLOCK):
+            inputs = slice(start, min(start + _BLOCK, x.shape[0]))
+            among = own[inputs]
+            # Leaving a row out takes its column of the inverse.
+            place = np.flatnonzero(among >= 0)
+            dense = np.ascontiguousarray(x[inputs].toarray().T)
+            across = matmul(rows, dense)
+            across[:, place] = 0
+            across[among[place], place] = 1
+            solved = self._solve(torch.from_numpy(across), rows, columns, torch.from_numpy(noises)).numpy()
+            variance = squares[inputs] - (solved * across).sum(axis=0)
+            pivots = np.maximum(solved[among[place], place], np.float32(1e-12))
+            variance[place] = 1 / pivots - noises[among[place]]
+            solved[:, place] /= -pivots
+            solved[among[place], place] = 0
+            yield Solved(inputs, np.ascontiguousarray(solved.T), np.maximum(variance, 0))
+
+    def _solve(
+        self,
+        target: Float[Tensor, "N B"],
+        rows: scipy.sparse.csr_matrix,
+        columns: scipy.sparse.csr_matrix,
+        noises: Float[Tensor, " N"],
+    ) -> Float[Tensor, "N B"]:
+        """(X X' + S)^-1 target, of each column by itself."""
+        noise, rest = float(self.noise), self._rest(rows)
+        # The inverse of X X' + s^2 I, were it constant outside the directions.
+        along = (1 / (self.spreads + noise) - 1 / (rest + noise)).unsqueeze(1)
+
+        def preconditioned(vectors: Tensor) -> Tensor:
+            return vectors / (rest + noise) + self.directions @ (along * (self.directions.T @ vectors))
+
+        found, residual = torch.zeros_like(target), target.clone()
+        step = direction = preconditioned(residual)
+        size = (residual * step).sum(0)
+        for _ in range(_STEPS):
+            image = torch.from_numpy(matmul(rows, matmul(columns, direction.numpy())))
+            image += noises.unsqueeze(1) * direction
+            length = size / (direction * image).sum(0).clamp(min=1e-30)
+            found += length * direction
+            residual -= length * image
+            step = preconditioned(residual)
+            before, size = size, (residual * step).sum(0)
+            direction = step + (size / before.clamp(min=1e-30)) * direction
+        return found
+
+    def _rest(self, rows: scipy.sparse.csr_matrix) -> float:
+        """The mean square of the rows: the eigenvalues of X X' outside the directions, more or less."""
+        return float(np.square(rows.data, dtype=np.float64).sum() / rows.shape[0])
+
+    def is_sound(self) -> bool:
+        """Whether the noise is positive and the spreads are none below zero."""
+        return bool(self.noise > 0) and bool((self.spreads >= 0).all())
+
+
+def directions_of_rows(projected: NDArray[np.float32]) -> dict[str, Tensor]:
+    """The buffers of an `AllRowsRegression` of rows in their principal directions, N x R."""
+    projections = torch.from_numpy(projected)
+    spreads, rotation = torch.linalg.eigh((projections.T @ projections).double())
+    spreads = spreads.clamp(min=1e-12 * float(spreads[-1]))
+    directions = projections @ (rotation / spreads.sqrt()).float()
+    return {"noise": torch.ones(()), "directions": directions, "spreads": spreads.float()}
+
+
+@in_lanes
+@no_type_check
+def sums_over_rows(
+    lane: int, n_lanes: int, weights: Any, y_indptr: Any, y_labels: Any, frequencies: Any, ends: Any, labels: Any,
+    found: Any,
+) -> None:  # fmt: skip
+    """Of some labels of every input, t_k = mu_k + sum_i w_i (y_ik - mu_k).
+
+    Args:
+        lane: which part of the work.
+        n_lanes: of how many.
+        weights: w, B x N.
+        y_indptr: with `y_labels` the labels of the training rows, N x K.
+        y_labels: see `y_indptr`.
+        frequencies: mu, K.
+        ends: with `labels` the labels of the inputs, B + 1.
+        labels: see `ends`.
+        found: result, for each of the labels.
+    """
+    sums = np.zeros(len(frequencies), np.float32)
+    for i in range(lane, len(weights), n_lanes):
+        rest, largest = np.float32(1), np.float32(0)
+        for row in range(weights.shape[1]):
+            rest -= weights[i, row]
+            largest = max(largest, abs(weights[i, row]))
+        sums[:] = 0
+        for row in range(weights.shape[1]):
+            weight = weights[i, row]
+            if abs(weight) > _LEAST_WEIGHT * largest:
+                for j in range(y_indptr[row], y_indptr[row + 1]):
+                    sums[y_labels[j]] += weight
+        for q in range(ends[i], ends[i + 1]):
+            found[q] = sums[labels[q]] + rest * frequencies[labels[q]]
