@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import gzip
 import json
 import os
 import platform
@@ -15,6 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import torch
 from scipy.sparse import csr_matrix
+from sklearn.preprocessing import MultiLabelBinarizer
 
 from extremegp import __version__
 from extremegp.data import FloatCSR, make_features, read_xc
@@ -90,9 +92,26 @@ def data_file(folder: Path, name: str, part: str) -> Path:
 
 def load_split(folder: Path, name: str) -> Split:
     """Read a dataset and put it through its features step."""
+    if (folder / name / "train.tsv.gz").is_file():
+        return load_texts(folder / name)
     train, test = (read_xc(data_file(folder, name, part)) for part in ("train", "test"))
     features = make_features(feature_kind(name)).fit(train.X)  # type: ignore[arg-type]
     return Split(csr_matrix(features.transform(train.X)), train.Y, csr_matrix(features.transform(test.X)), test.Y)
+
+
+def load_texts(folder: Path) -> Split:
+    """Texts and labels in lines, as Annif has them; labels of the test part that training lacks have no row there."""
+    texts, labels = [], []
+    for part in ("train", "test"):
+        with gzip.open(folder / f"{part}.tsv.gz", "rt", encoding="utf-8") as lines:
+            pairs = [line.rstrip("\n").split("\t") for line in lines]
+        texts.append([text for text, _ in pairs])
+        labels.append([of_row.split() for _, of_row in pairs])
+    numbers = MultiLabelBinarizer(sparse_output=True).fit([*labels[0], *labels[1]])
+    y = [csr_matrix(numbers.transform(part), dtype=np.float32) for part in labels]
+    features = make_features("text").fit(texts[0])
+    x = [csr_matrix(features.transform(part)) for part in texts]
+    return Split(x[0], y[0], x[1], y[1])
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -2,10 +2,11 @@
 
     python peer_worker.py METHOD FOLDER
 
-FOLDER holds x.npz, y.npz, test_x.npz (SciPy CSR matrices), train.txt (the first two in the repository's text format,
-without rows that have no features) and options.json. Written to it are scores.npz (N x K, the best labels of the test
-rows with their scores) and costs.json. Imports no more than the method needs, so that peers with requirements of their
-own can run it. The costs are of all test rows at once, and of the first ones one by one.
+FOLDER holds x.npz, y.npz, test_x.npz (SciPy CSR matrices), perhaps held_out_x.npz, train.txt (the first two in the
+repository's text format, without rows that have no features) and options.json. Written to it are scores.npz (N x K, the
+best labels of the test rows with their scores), held_out_scores.npz and costs.json. Imports no more than the method
+needs, so that peers with requirements of their own can run it. The costs are of all test rows at once, and of the first
+ones one by one.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ from typing import Any
 import numpy as np
 from scipy.sparse import csr_matrix, load_npz, save_npz, vstack
 
-TOP, SINGLE_ROWS = 5, 300
+TOP, SINGLE_ROWS = 20, 300
 BLOCK_ELEMENTS = 1 << 26
 Rank = Callable[[csr_matrix], csr_matrix]
 
@@ -159,6 +160,8 @@ def main() -> None:
         scores = rank(test_x)
         clocks.append((time.process_time(), time.perf_counter()))
         single = single_rows(rank, test_x)
+        if (folder / "held_out_x.npz").is_file():
+            save_npz(folder / "held_out_scores.npz", rank(csr_matrix(load_npz(folder / "held_out_x.npz"))))
     (train_cpu, train_wall), (test_cpu, test_wall) = np.diff(clocks, axis=0).tolist()
     costs = {
         "train_cpu_seconds": train_cpu,

@@ -247,10 +247,15 @@ def test_peers_learn_what_is_easy(tmp_path: Path, datasets: Path, peer: str) -> 
 def test_label_trees_stand_beside_peers(tmp_path: Path, datasets: Path) -> None:
     small = ("--param", "n_trees=1", "--param", "leaf_size=2")
     printed, result = run(
-        tmp_path, "peers.py", "--set", "tiny", "--model", "tree", "--peers", "logistic", *small, datasets=datasets
-    )
+        tmp_path, "peers.py", "--set", "tiny", "--model", "tree", "--peers", "logistic", "--held-out", "0.2", *small,
+        datasets=datasets,
+    )  # fmt: skip
     assert result["results"]["extremegp"]["metrics"]["P@1"] > 0.7
     assert "| extremegp |" in printed
+    for found in result["results"].values():
+        assert 0 < found["metrics"]["log_loss"] < 0.5
+        assert 0 <= found["metrics"]["ece"] < 0.2
+        assert 0 <= found["metrics"]["risk"] < 0.4
 
 
 @pytest.mark.slow
