@@ -45,11 +45,14 @@ def omikuji(folder: Path, y: csr_matrix, loss: str) -> Rank:
     return rank
 
 
-def napkinxc(folder: Path, x: csr_matrix, y: csr_matrix, kind: str) -> Rank:
-    """A probabilistic label tree, or one-vs-rest, as napkinXC sets them by default."""
+def napkinxc(folder: Path, x: csr_matrix, y: csr_matrix, kind: str, **settings: str) -> Rank:
+    """A probabilistic label tree, or one-vs-rest, as napkinXC sets them by default.
+
+    The k-means of its default trees ends in a fault of memory on sets of very many labels; Huffman trees do not.
+    """
     from napkinxc import models
 
-    model = getattr(models, kind)(str(folder / f"napkinxc-{kind}"))
+    model = getattr(models, kind)(str(folder / f"napkinxc-{kind}"), **settings)
     model.fit(x, [row.indices.tolist() for row in y])
     n_labels = y.shape[1]
     return lambda test: from_pairs(model.predict_proba(test, top_k=TOP), n_labels)
@@ -148,6 +151,7 @@ def main() -> None:
         "omikuji": lambda: omikuji(folder, y, "HINGE"),
         "omikuji-log": lambda: omikuji(folder, y, "LOG"),
         "napkinxc-plt": lambda: napkinxc(folder, x, y, "PLT"),
+        "napkinxc-huffman": lambda: napkinxc(folder, x, y, "PLT", tree_type="huffman"),
         "napkinxc-ovr": lambda: napkinxc(folder, x, y, "BR"),
         "logistic": lambda: logistic(x, y, options["logistic_c"]),
         "pecos-xr": lambda: pecos(x, y, tree=True),

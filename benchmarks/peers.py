@@ -26,7 +26,7 @@ from extremegp.metrics import TopK, TopLabelRisks, TopProbabilityMetrics, evalua
 WORKER = Path(__file__).with_name("peer_worker.py")
 METHODS = {
     "omikuji": ("omikuji", "omikuji-log"),
-    "napkinxc": ("napkinxc-plt", "napkinxc-ovr"),
+    "napkinxc": ("napkinxc-plt", "napkinxc-huffman", "napkinxc-ovr"),
     "logistic": ("logistic",),
     "pecos": ("pecos-xr", "pecos-ovr"),
 }

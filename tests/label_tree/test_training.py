@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from tests.label_tree.small import D, K, N, small_classifier, small_data
 
 from extremegp import LabelTreeGPClassifier
-from extremegp.errors import BudgetWarning, ModelFormatError
+from extremegp.errors import BudgetWarning, ModelFormatError, SettingsError
 from extremegp.label_tree import LabelTreeModel, combiner, levels, parts_folder, training
 from extremegp.label_tree.evidence import SHARES
 from extremegp.label_tree.model import Evidence
@@ -319,3 +319,35 @@ def test_two_processes_end_at_the_model_of_one(tmp_path: Path):
         found = torch.load(tmp_path / f"{rank}.pt")
         assert found["n_fitted"] < found["n_blocks"]
         assert_same(found["state"], expected)
+
+
+def test_labels_that_may_be_missing_are_more_probable_the_rarer_they_are_recorded():
+    x, y = small_data(n_rows=400)
+    recorded = y * (np.random.default_rng(3).random(y.shape) < np.where(np.arange(K) % 2, 0.4, 1.0))
+    propensity = np.where(np.arange(K) % 2, 0.4, 1.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(combiner, "_STEPS", 150)
+        known, unknown = (
+            small_classifier(propensity=each, n_inducing=30, held_out=0.4).fit(x, recorded)
+            for each in (propensity, None)
+        )
+    test_x, test_y = small_data(5, n_rows=400)
+    often, seldom = np.arange(0, K - 1, 2), np.arange(1, K - 1, 2)
+    sums = {name: model.predict_proba(test_x).sum(axis=0) for name, model in (("known", known), ("unknown", unknown))}
+    for labels in (often, seldom):
+        assert sums["known"][labels].sum() == pytest.approx(test_y[:, labels].sum(), rel=0.3)
+    assert sums["unknown"][seldom].sum() < 0.65 * test_y[:, seldom].sum()
+    assert sums["known"][seldom].sum() > 1.4 * sums["unknown"][seldom].sum()
+
+
+def test_propensities_of_one_change_nothing():
+    models = [small_classifier(propensity=each).fit(*small_data()) for each in (np.ones(K), None)]
+    with_them, without = (model.predict_proba(small_data(5)[0]) for model in models)
+    np.testing.assert_array_equal(with_them, without)
+
+
+@pytest.mark.parametrize("value", ["often", (1.0,), np.zeros(K), np.ones(3)])
+def test_propensities_outside_their_domain_are_refused_before_the_work(monkeypatch: pytest.MonkeyPatch, value: Any):
+    monkeypatch.setattr(training._Growth, "grow", lambda *_: pytest.fail("trees grew"))
+    with pytest.raises(SettingsError, match="propensity"):
+        small_classifier(propensity=value).fit(*small_data())

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import numpy as np
 import scipy.sparse
 import torch
+from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -26,13 +27,14 @@ from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encod
 from extremegp.estimators.origin import DataOrigin, Origin, content_hash, fingerprint
 from extremegp.estimators.parameters import RunParameters
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
-from extremegp.estimators.weights import without_absent
+from extremegp.estimators.weights import label_counts, without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.label_tree.evidence import N_NEIGHBOURS
 from extremegp.label_tree.model import LATER
 from extremegp.label_tree.training import WIDER_ABOVE
 from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
+from extremegp.settings.resolve import label_propensities
 from extremegp.training import NoReporter, ProgressReporter
 from extremegp.training.distributed import world
 
@@ -70,6 +72,9 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             passes over the rows at every input; "auto" tries it up to 100,000 rows and keeps it where it makes the
             labels of rows held out more probable.
         beam: nodes of a level that a search goes on from; more finds more and takes longer.
+        propensity: how likely labels that apply were recorded, for data where many are missing, as for
+            `MultiLabelGPClassifier`: probabilities then say how likely labels apply, recorded or not, and rare ones
+            rank higher. None takes every missing label for one that does not apply.
         time_budget: seconds of training to plan for, by fewer trees (at least one); None for no limit.
         checkpoint: file to save progress to, with a folder beside it. If it exists, training resumes from it.
         max_memory: bytes, or a size such as "8G", that training keeps within by fewer weights; None is what the machine
@@ -104,6 +109,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     n_regressed: int = 200
     all_rows: bool | Literal["auto"] = "auto"
     beam: int = 10
+    propensity: Literal["auto"] | tuple[float, float] | NDArray[Any] | None = None
     max_memory: int | str | None = None
     model_: LabelTreeModel = field(init=False)
     settings_: LabelTreeSettings = field(init=False)
@@ -173,6 +179,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         n_weights = training.n_trees * training.n_weights * y.shape[1] * _and_above(training.leaf_size)
         needed = int(_WEIGHT_BYTES * n_weights) + _entry_bytes(x, y)
         check_memory(needed, settings="n_trees or n_weights", available=left)
+        n_counted = x.shape[0] if weights is None else round(float(weights.sum()))
+        propensities = label_propensities(self.propensity, label_counts=label_counts(y, weights), n_rows=n_counted)
         content = content_hash([x, y] if weights is None else [x, y, weights])
         model, history = grow(
             x,
@@ -181,6 +189,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             reporter=ProgressReporter() if self.verbose and machine.leads else NoReporter(),
             world=machine,
             weights=weights,
+            propensities=propensities,
             checkpoint=self.checkpoint,
             fingerprint=fingerprint([content], asdict(training)),
         )

@@ -109,6 +109,8 @@ if hasattr(os, "register_at_fork"):
 
 def matmul(matrix: scipy.sparse.csr_matrix, dense: NDArray[np.float32]) -> NDArray[np.float32]:
     """A B for CSR A (N x D, float32) and an array B (D x R)."""
+    if dense.shape[1] == 1:
+        return np.asarray(matrix @ dense.ravel(), dtype=np.float32)[:, None]
     out = np.empty((matrix.shape[0], dense.shape[1]), dtype=np.float32)
     dense = np.ascontiguousarray(dense, dtype=np.float32)
     times_dense(matrix.shape[0], matrix.indptr, matrix.indices, matrix.data, dense, out)

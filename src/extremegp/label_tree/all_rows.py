@@ -64,6 +64,7 @@ class AllRowsRegression(nn.Module):
 
     def __init__(self, n_rows: int, n_directions: int) -> None:
         super().__init__()
+        self._rest: float | None = None
         self.register_buffer("noise", torch.ones(()))
         self.register_buffer("directions", torch.zeros(n_rows, n_directions))
         self.register_buffer("spreads", torch.ones(n_directions))
@@ -90,34 +91,37 @@ class AllRowsRegression(nn.Module):
         for start in range(0, x.shape[0], _BLOCK):
             inputs = slice(start, min(start + _BLOCK, x.shape[0]))
             among = own[inputs]
-            # Leaving a row out takes its column of the inverse.
             place = np.flatnonzero(among >= 0)
-            dense = np.ascontiguousarray(x[inputs].toarray().T)
-            across = matmul(rows, dense)
-            across[:, place] = 0
-            across[among[place], place] = 1
-            solved = self._solve(torch.from_numpy(across), rows, columns, torch.from_numpy(noises)).numpy()
-            variance = squares[inputs] - (solved * across).sum(axis=0)
-            pivots = np.maximum(solved[among[place], place], np.float32(1e-12))
-            variance[place] = 1 / pivots - noises[among[place]]
-            solved[:, place] /= -pivots
-            solved[among[place], place] = 0
+            left_out = torch.from_numpy(among[place]), torch.from_numpy(place)
+            across = torch.from_numpy(matmul(rows, np.ascontiguousarray(x[inputs].toarray().T)))
+            across[left_out] = 0
+            found = self._solve(across, left_out, rows, columns, torch.from_numpy(noises))
+            variance = squares[inputs] - (found * across).sum(0).numpy()
+            solved = found.numpy()
             yield Solved(inputs, np.ascontiguousarray(solved.T), np.maximum(variance, 0))
 
     def _solve(
         self,
         target: Float[Tensor, "N B"],
+        left_out: tuple[Tensor, Tensor],
         rows: scipy.sparse.csr_matrix,
         columns: scipy.sparse.csr_matrix,
         noises: Float[Tensor, " N"],
     ) -> Float[Tensor, "N B"]:
-        """(X X' + S)^-1 target, of each column by itself."""
-        noise, rest = float(self.noise), self._rest(rows)
+        """(X X' + S)^-1 target, of each column by itself and without the rows that are left out there.
+
+        As many steps without a row are as good as those for a new input, which a column of the inverse would not be.
+        """
+        noise = float(self.noise)
+        # The mean square of the rows: the eigenvalues of X X' outside the directions, more or less.
+        rest = self._rest = self._rest or float(np.square(rows.data, dtype=np.float64).sum() / rows.shape[0])
         # The inverse of X X' + s^2 I, were it constant outside the directions.
         along = (1 / (self.spreads + noise) - 1 / (rest + noise)).unsqueeze(1)
 
         def preconditioned(vectors: Tensor) -> Tensor:
-            return vectors / (rest + noise) + self.directions @ (along * (self.directions.T @ vectors))
+            changed = vectors / (rest + noise) + self.directions @ (along * (self.directions.T @ vectors))
+            changed[left_out] = 0
+            return changed
 
         found, residual = torch.zeros_like(target), target.clone()
         step = direction = preconditioned(residual)
@@ -125,6 +129,7 @@ class AllRowsRegression(nn.Module):
         for _ in range(_STEPS):
             image = torch.from_numpy(matmul(rows, matmul(columns, direction.numpy())))
             image += noises.unsqueeze(1) * direction
+            image[left_out] = 0
             length = size / (direction * image).sum(0).clamp(min=1e-30)
             found += length * direction
             residual -= length * image
@@ -132,10 +137,6 @@ class AllRowsRegression(nn.Module):
             before, size = size, (residual * step).sum(0)
             direction = step + (size / before.clamp(min=1e-30)) * direction
         return found
-
-    def _rest(self, rows: scipy.sparse.csr_matrix) -> float:
-        """The mean square of the rows: the eigenvalues of X X' outside the directions, more or less."""
-        return float(np.square(rows.data, dtype=np.float64).sum() / rows.shape[0])
 
     def is_sound(self) -> bool:
         """Whether the noise is positive and the spreads are none below zero."""

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
+from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.part import TrainingData
 from extremegp.label_tree.evidence_gain import says_more
-from extremegp.label_tree.model import LabelTreeModel, row_blocks
+from extremegp.label_tree.model import LabelTreeModel, combiner_settings, row_blocks
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.training import TrainingSettings
 from extremegp.training.distributed import World
@@ -32,6 +34,7 @@ def train_combiner(
     *,
     seed: int,
     weights: NDArray[np.float64] | None = None,
+    propensities: NDArray[np.float64] | None = None,
 ) -> list[dict[str, float]]:
     """Learn the Gaussian process of the evidence, what other labels have, and the prior.
 
@@ -42,6 +45,9 @@ def train_combiner(
         held_out: the rows to learn from.
         seed: decides everything.
         weights: what each row counts, N; None for 1.
+        propensities: how likely a label that applies is recorded, K; None where all are. Then labels that are not
+            recorded count as far as they apply all the same, by what was learnt of those that are recorded: a step of
+            expectation and maximisation for y ~ Bernoulli(e_k p(applies)).
 
     Returns:
         A record per epoch.
@@ -51,6 +57,7 @@ def train_combiner(
     """
     values, targets, n_missed, n_others = [], [], 0.0, 0.0
     counted: list[NDArray[np.float64]] = []
+    labels: list[NDArray[np.int32]] = []
     closeness: list[NDArray[np.float32]] = []
     row_weights = np.ones(x.shape[0]) if weights is None else weights
     for block in row_blocks(len(held_out)):
@@ -59,11 +66,13 @@ def train_combiner(
         present = np.asarray(truth[evidence.rows, evidence.labels]).ravel() > 0
         values.append(evidence.values)
         closeness.append(evidence.closeness)
+        labels.append(evidence.labels)
         targets.append(present)
         counted.append(row_weights[rows][evidence.rows])
         n_missed += float(np.diff(truth.indptr) @ row_weights[rows] - counted[-1][present].sum())
         n_others += float(truth.shape[1] * row_weights[rows].sum() - counted[-1].sum())
     e, present, of_pairs = np.concatenate(values), np.concatenate(targets), np.concatenate(counted)
+    of_labels = np.concatenate(labels)
     # And half a miss among as many labels as have half a label on average, so that none is impossible.
     entries = row_weights.sum() * y.shape[1] / (np.diff(y.indptr) @ row_weights)
     model.background.fill_((n_missed + 0.5) / (n_others + max(1.0, 0.5 * entries)))
@@ -71,22 +80,16 @@ def train_combiner(
     n_pairs = len(e)
     if n_pairs > _MOST_PAIRS:
         chosen = np.sort(rng.choice(len(e), _MOST_PAIRS, replace=False))
-        e, present, of_pairs = e[chosen], present[chosen], of_pairs[chosen]
+        e, present, of_pairs, of_labels = e[chosen], present[chosen], of_pairs[chosen], of_labels[chosen]
     spread = e.std(axis=0)
     model.centre.copy_(torch.from_numpy(e.mean(axis=0)))
     model.scale.copy_(torch.from_numpy(np.where(spread > 1e-6, spread, 1).astype(np.float32)))
     inputs = ((e - model.centre.numpy()) / model.scale.numpy()).astype(np.float32)
-    labels = scipy.sparse.csr_matrix(present[:, None], dtype=np.float32)
-    batch = min(_BATCH_SIZE, len(e))
-    epochs = max(2, math.ceil(_STEPS * batch / len(e)))
-    settings = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.02, seed=seed)
     pair_weights = None if weights is None else of_pairs
-    model.combiner.start(TrainingData(inputs, labels, rng, weights=pair_weights))
-    model.combiner.requires_grad_(True)
-    history = train(
-        model.combiner, inputs, labels, settings, weights=pair_weights, reporter=NoReporter(), world=World()
-    )
-    model.requires_grad_(False)
+    history = _train(model, inputs, present, seed, pair_weights)
+    if propensities is not None:
+        applying = _applying(model, inputs, present, propensities[of_labels])
+        history = _train(model, inputs, applying, seed, pair_weights)
     if model.prior is not None:
         unknown = model.rows.exchanged(x[held_out[:_MOST_UNKNOWN]], rng)
         model.prior.learn(np.concatenate(closeness), unknown, _spread(model, inputs))
@@ -103,6 +106,36 @@ def regression_says_more(
     weights = model.rows.row_weights()[own][evidence.rows]
     without = np.delete(evidence.values, model.settings.of_all_rows, axis=1)
     return says_more(evidence.values, without, present, evidence.rows, weights, least_gain=_LEAST_GAIN)
+
+
+def _train(
+    model: LabelTreeModel,
+    inputs: NDArray[np.float32],
+    targets: NDArray[Any],
+    seed: int,
+    weights: NDArray[np.float64] | None,
+) -> list[dict[str, float]]:
+    """Train the Gaussian process of the evidence on pairs of a row and a label, from its start."""
+    batch, labels = min(_BATCH_SIZE, len(inputs)), scipy.sparse.csr_matrix(targets[:, None], dtype=np.float32)
+    epochs = max(2, math.ceil(_STEPS * batch / len(inputs)))
+    settings = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.02, seed=seed)
+    model.combiner.load_state_dict(combiner_settings(model.settings).build().state_dict())
+    model.combiner.start(TrainingData(inputs, labels, np.random.default_rng([seed, 6]), weights=weights))
+    model.combiner.requires_grad_(True)
+    history = train(model.combiner, inputs, labels, settings, weights=weights, reporter=NoReporter(), world=World())
+    model.requires_grad_(False)
+    return history
+
+
+def _applying(
+    model: LabelTreeModel, inputs: NDArray[np.float32], recorded: NDArray[np.bool_], propensities: NDArray[np.float64]
+) -> NDArray[np.float64]:
+    """How probable it is that labels apply, given whether they are recorded: r (1 / e - 1) / (1 - r) of those not."""
+    moments = [utilities.marginals() for _, utilities in Predictor(model.combiner).utilities(inputs)]
+    mean, variance = (torch.cat([block[part] for block in moments])[:, 0] for part in range(2))
+    chances = expected_sigmoid(mean, variance).numpy().astype(np.float64).clip(0, 1 - 1e-6)
+    missed = chances * (1 / propensities - 1) / (1 - chances)
+    return np.where(recorded, 1.0, np.minimum(missed, 1))
 
 
 def _spread(model: LabelTreeModel, inputs: NDArray[np.float32]) -> float:

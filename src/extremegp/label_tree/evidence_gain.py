@@ -6,9 +6,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 
 _STANDARD_ERRORS = 2.0
 _LEAST_PROBABILITY = 1e-9
@@ -36,6 +33,10 @@ def says_more(
         weights: what the rows of the pairs count.
         least_gain: the share of the log-likelihood by which it has to rise, as numbers cost time.
     """
+    from sklearn.linear_model import LogisticRegression
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
     halves = rows % 2
     if any(len(np.unique(present[halves == half])) < 2 for half in (0, 1)):
         return False

@@ -10,13 +10,12 @@ below 0, the feature excludes the label, more or less.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple, no_type_check
+from typing import TYPE_CHECKING, Any, NamedTuple, no_type_check
 
 import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
-from sklearn.isotonic import IsotonicRegression
 from torch import Tensor, nn
 
 from extremegp.label_tree._compiled import in_lanes, keep_best
@@ -24,6 +23,9 @@ from extremegp.label_tree.evidence import SHARES
 from extremegp.label_tree.evidence_gain import says_more
 from extremegp.label_tree.neighbours import nearest_of
 from extremegp.label_tree.tree import are_starts
+
+if TYPE_CHECKING:
+    from sklearn.isotonic import IsotonicRegression
 
 _NEAR, _POWER = SHARES[1]
 _BEST, _LEAST_SHARE = 40, 0.01
@@ -190,6 +192,8 @@ class ExclusionSearch:
 
 def _calibration(of: _Expected) -> IsotonicRegression:
     """How probable labels with a share are."""
+    from sklearn.isotonic import IsotonicRegression
+
     some = np.linspace(0, len(of.shares) - 1, min(len(of.shares), 200_000)).round().astype(np.int64)
     shares, present = of.shares[some], of.present[some]
     if not len(some):

@@ -85,6 +85,7 @@ def grow(
     reporter: Reporter,
     world: World,
     weights: NDArray[np.float64] | None = None,
+    propensities: NDArray[np.float64] | None = None,
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
 ) -> tuple[LabelTreeModel, list[dict[str, float]]]:
@@ -100,6 +101,7 @@ def grow(
         reporter: told how it goes on.
         world: the processes that train together.
         weights: what each row counts, N, positive; None for 1.
+        propensities: how likely a label that applies is recorded, K; None where all are.
         checkpoint: file to save progress to, beside the folder `parts_folder`.
         fingerprint: identifies data and settings.
 
@@ -125,7 +127,9 @@ def grow(
             and not regression_says_more(model, x, y, run.held_out)
         ):
             model = model.without_all_rows()
-        history = train_combiner(model, x, y, run.held_out, seed=training.seed, weights=weights)
+        history = train_combiner(
+            model, x, y, run.held_out, seed=training.seed, weights=weights, propensities=propensities
+        )
     except TrainingInterrupted as interrupt:
         # The trees are saved, even if what is learnt from them is not.
         raise run.interrupted() from interrupt
