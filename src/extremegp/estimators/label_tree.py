@@ -41,6 +41,7 @@ from extremegp.training.distributed import world
 _MOST_WEIGHTS, _MANY_LABELS = 200_000_000, 50_000
 _MOST_NODES = _MOST_INDUCING = 10_000
 _MOST_REGRESSED = 2 * N_NEIGHBOURS
+_ENOUGH_HELD_OUT = 2000
 # A weight with its child, and its share of what finds it; a training entry as a row, as a column and once more in the
 # making of levels.
 _WEIGHT_BYTES, _ENTRY_BYTES = 14, 40
@@ -64,7 +65,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         n_weights: weights that the function of a label keeps, the largest; nodes above keep 16 times as many. "auto" is
             300, or fewer where those of all labels and trees would be more than 2e8, or than fit into memory.
         threshold: smaller weights are left out.
-        held_out: share of the rows whose labels the trees do not see; at most 10,000 rows.
+        held_out: share of the rows whose labels the trees do not see; at most 10,000 rows. "auto" is 0.05, or more for
+            2000 rows, up to 0.1: fewer tell too little of what the evidence is worth.
         n_inducing: inducing inputs of the Gaussian process of the evidence, at most half the rows held out.
         n_regressed: rows that a Gaussian process regression of the labels is taken on at every input, at most 400: the
             200 nearest, and beyond those what these leave unexplained; 0 for no regression.
@@ -104,7 +106,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     prior_variance: float = 10.0
     n_weights: int | Literal["auto"] = "auto"
     threshold: float = 0.1
-    held_out: float = 0.05
+    held_out: float | Literal["auto"] = "auto"
     n_inducing: int = 200
     n_regressed: int = 200
     all_rows: bool | Literal["auto"] = "auto"
@@ -233,7 +235,10 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             room = min(most_weights, _MOST_WEIGHTS) / _and_above(leaf_size)
             n_weights = max(20, min(300, int(room) // (n_trees * n_labels)))
         budget = self.time_budget
-        held_out = number("held_out", self.held_out, low=0, high=0.5, open_low=True)
+        enough = min(max(0.05, _ENOUGH_HELD_OUT / n_rows), 0.1)
+        held_out = number(
+            "held_out", enough if self.held_out == "auto" else self.held_out, low=0, high=0.5, open_low=True
+        )
         n_held_out = min(10_000, max(math.ceil(held_out * n_rows), min(200, n_rows // 4), 1))
         n_inducing = number("n_inducing", self.n_inducing, low=1, high=_MOST_INDUCING, integer=True)
         return TreeTraining(
