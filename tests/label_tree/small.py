@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import scipy.sparse
+import torch
 from numpy.typing import NDArray
 
 from extremegp import LabelTreeGPClassifier
+from extremegp.storage.tensors import read_tensors, write_tensors
 
 N, D, K = 150, 40, 24
 
@@ -34,3 +40,13 @@ def small_classifier(**changes: Any) -> LabelTreeGPClassifier:
         "verbose": False,
     }
     return LabelTreeGPClassifier(**{**small, **changes})
+
+
+def change_tensor(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
+    """Change a tensor of a saved model, and its digest."""
+    tensors, header = read_tensors(folder / "tensors.safetensors")
+    tensors[name] = change(tensors[name].clone())
+    write_tensors(folder / "tensors.safetensors", tensors, header)
+    config = json.loads((folder / "config.json").read_text())
+    config["sha256"] = hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest()
+    (folder / "config.json").write_text(json.dumps(config))

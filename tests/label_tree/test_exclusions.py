@@ -1,14 +1,20 @@
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from numpy.typing import NDArray
 from sklearn.isotonic import IsotonicRegression
-from tests.label_tree.small import small_classifier
+from tests.label_tree.small import change_tensor, small_classifier
 
+import extremegp
+from extremegp import LabelTreeGPClassifier
+from extremegp.errors import ModelFormatError
 from extremegp.label_tree import exclusions
 from extremegp.label_tree.exclusions import ExclusionSearch, Pairs
 from extremegp.label_tree.neighbours import nearest_of
@@ -142,3 +148,41 @@ def test_a_model_ranks_by_them(monkeypatch: pytest.MonkeyPatch):
     assert without.settings_.n_excluded == 0
     after, before = (best_precision(model, test_x, test_y.toarray()) for model in (found, without))
     assert after > before
+
+
+@pytest.fixture(scope="module")
+def both() -> LabelTreeGPClassifier:
+    """A model with exclusions and a regression on all rows; tests must not change it."""
+    return small_classifier(features="raw", n_trees=1, leaf_size=20, all_rows=True).fit(*terms())
+
+
+def test_a_loaded_model_has_them(both: LabelTreeGPClassifier, tmp_path: Path):
+    both.save(tmp_path / "model")
+    loaded = extremegp.load(tmp_path / "model")
+    assert loaded.settings_ == both.settings_
+    assert both.settings_.n_excluded > 0
+    assert both.settings_.n_directions > 0
+    x, _ = terms(60, 2)
+    np.testing.assert_array_equal(loaded.predict_proba(x), both.predict_proba(x))
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "reason"),
+    [
+        ("exclusions.features", lambda features: features.index_fill(0, torch.tensor([0]), N_TERMS), "out of range"),
+        ("exclusions.features", lambda features: features.index_fill(0, torch.tensor([0]), -1), "out of range"),
+        ("exclusions.starts", lambda starts: starts.flip(0), "contradict"),
+        ("exclusions.log_ratios", lambda ratios: ratios * torch.nan, "NaN"),
+        ("all_rows.noise", torch.zeros_like, "contradict"),
+        ("all_rows.spreads", lambda spreads: -spreads, "contradict"),
+        ("all_rows.directions", lambda directions: directions * torch.nan, "NaN"),
+        ("all_rows.directions", lambda directions: directions[1:], "expected"),
+    ],
+)
+def test_a_file_that_was_tampered_with_is_refused(
+    both: LabelTreeGPClassifier, tmp_path: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor], reason: str
+):
+    both.save(tmp_path / "model")
+    change_tensor(tmp_path / "model", f"model.{name}", change)
+    with pytest.raises(ModelFormatError, match=reason):
+        extremegp.load(tmp_path / "model")

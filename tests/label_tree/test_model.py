@@ -1,9 +1,7 @@
 from __future__ import annotations
 
-import hashlib
 import json
 import shutil
-from collections.abc import Callable
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -11,13 +9,12 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.label_tree.small import D, K, N, small_data
+from tests.label_tree.small import D, K, N, change_tensor, small_data
 
 import extremegp
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import ModelFormatError
 from extremegp.label_tree import tree
-from extremegp.storage.tensors import read_tensors, write_tensors
 
 LEVEL = "model.trees.0.levels.0."
 LAST = "model.trees.1.levels.1."
@@ -33,15 +30,6 @@ def saved(fitted: LabelTreeGPClassifier, tmp_path_factory: pytest.TempPathFactor
 @pytest.fixture
 def copy(saved: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(saved, tmp_path / "copy"))
-
-
-def change_tensor(folder: Path, name: str, change: Callable[[torch.Tensor], torch.Tensor]) -> None:
-    tensors, header = read_tensors(folder / "tensors.safetensors")
-    tensors[name] = change(tensors[name].clone())
-    write_tensors(folder / "tensors.safetensors", tensors, header)
-    config = json.loads((folder / "config.json").read_text())
-    config["sha256"] = hashlib.sha256((folder / "tensors.safetensors").read_bytes()).hexdigest()
-    (folder / "config.json").write_text(json.dumps(config))
 
 
 def change_settings(folder: Path, **changes: Any) -> None:
@@ -203,6 +191,13 @@ def test_nan_is_refused(copy: Path, name: str):
         {"n_regressed": 2.5},
         {"n_regressed": True},
         {"n_regressed": None},
+        {"n_excluded": -1},
+        {"n_excluded": 5},
+        {"n_excluded": 2**39},
+        {"n_excluded": True},
+        {"n_directions": -1},
+        {"n_directions": 3},
+        {"n_directions": 2**39},
         {"most_read": -1},
         {"most_read": []},
         {"trees": []},

@@ -29,6 +29,7 @@ from extremegp.estimators.parameters import RunParameters
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import label_counts, without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
+from extremegp.label_tree.all_rows import MOST_ROWS
 from extremegp.label_tree.evidence import N_NEIGHBOURS
 from extremegp.label_tree.model import LATER
 from extremegp.label_tree.training import WIDER_ABOVE
@@ -45,6 +46,8 @@ _ENOUGH_HELD_OUT = 2000
 # A weight with its child, and its share of what finds it; a training entry as a row, as a column and once more in the
 # making of levels.
 _WEIGHT_BYTES, _ENTRY_BYTES = 14, 40
+# 128 directions, and a handful of vectors for each of 64 inputs.
+_ROW_BYTES = 4 * (128 + 6 * 64)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -326,8 +329,8 @@ def _and_above(leaf_size: int) -> float:
 
 
 def _entry_bytes(x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix) -> int:
-    """What training takes for the rows."""
-    return int(_ENTRY_BYTES * (x.nnz + y.nnz))
+    """What training takes for the rows, and for the regression on all of them."""
+    return int(_ENTRY_BYTES * (x.nnz + y.nnz) + _ROW_BYTES * min(x.shape[0], MOST_ROWS))
 
 
 def _size(value: Any) -> int:
