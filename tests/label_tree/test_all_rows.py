@@ -5,7 +5,7 @@ import pytest
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
-from tests.label_tree.small import N, small_classifier, small_data
+from tests.label_tree.small import D, N, small_classifier, small_data
 
 from extremegp.label_tree import LabelTreeModel, all_rows, training
 from extremegp.label_tree.all_rows import AllRowsRegression, directions_of_rows, sums_over_rows
@@ -126,7 +126,7 @@ def test_a_model_that_does_without_it_is_one_that_never_had_it(monkeypatch: pyte
         assert torch.equal(mine, expected), name
 
 
-@pytest.mark.parametrize(("limit", "value"), [("MOST_ROWS", N - 1), ("MOST_ENTRIES", 10)])
+@pytest.mark.parametrize(("limit", "value"), [("MOST_ROWS", N - 1), ("MOST_FEATURES", D - 1), ("MOST_ENTRIES", 10)])
 def test_it_is_not_tried_on_many_rows(monkeypatch: pytest.MonkeyPatch, limit: str, value: int):
     monkeypatch.setattr(training, limit, value)
     monkeypatch.setattr(training, "regression_says_more", lambda *_: pytest.fail("it was tried"))

@@ -23,8 +23,8 @@ from extremegp.label_tree._compiled import in_lanes, matmul
 
 NOISES = (0.1, 0.3, 1.0, 3.0)
 """Variances of the noise that are tried, beside the mean square of the rows."""
-MOST_ROWS, MOST_ENTRIES = 100_000, 20_000_000
-"""N, and stored entries of X, up to which a regression on all rows is tried."""
+MOST_ROWS, MOST_FEATURES, MOST_ENTRIES = 100_000, 1_000_000, 20_000_000
+"""N, D and stored entries of X, up to which a regression on all rows is tried."""
 _STEPS = 6
 _BLOCK = 64
 # Rows with less than that of the largest weight are left out of sums over rows.
@@ -93,7 +93,7 @@ class AllRowsRegression(nn.Module):
             among = own[inputs]
             place = np.flatnonzero(among >= 0)
             left_out = torch.from_numpy(among[place]), torch.from_numpy(place)
-            across = torch.from_numpy(matmul(rows, np.ascontiguousarray(x[inputs].toarray().T)))
+            across = torch.from_numpy((rows @ x[inputs].T).toarray())
             across[left_out] = 0
             found = self._solve(across, left_out, rows, columns, torch.from_numpy(noises))
             variance = squares[inputs] - (found * across).sum(0).numpy()

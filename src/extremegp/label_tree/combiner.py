@@ -21,7 +21,7 @@ from extremegp.training.loop import train
 from extremegp.training.progress import NoReporter
 
 _MOST_PAIRS = 400_000
-_BATCH_SIZE, _STEPS = 2000, 300
+_BATCH_SIZE, _STEPS = 2000, 200
 _DECIDING_ROWS, _LEAST_GAIN = 512, 0.015
 _MOST_UNKNOWN, _MOST_SPREAD = 500, 20_000
 
@@ -118,7 +118,7 @@ def _train(
     """Train the Gaussian process of the evidence on pairs of a row and a label, from its start."""
     batch, labels = min(_BATCH_SIZE, len(inputs)), scipy.sparse.csr_matrix(targets[:, None], dtype=np.float32)
     epochs = max(2, math.ceil(_STEPS * batch / len(inputs)))
-    settings = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.02, seed=seed)
+    settings = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.05, seed=seed)
     model.combiner.load_state_dict(combiner_settings(model.settings).build().state_dict())
     model.combiner.start(TrainingData(inputs, labels, np.random.default_rng([seed, 6]), weights=weights))
     model.combiner.requires_grad_(True)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from extremegp.errors import BudgetWarning, ModelFormatError
 from extremegp.label_tree._compiled import matmul
-from extremegp.label_tree.all_rows import MOST_ENTRIES, MOST_ROWS, directions_of_rows
+from extremegp.label_tree.all_rows import MOST_ENTRIES, MOST_FEATURES, MOST_ROWS, directions_of_rows
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels, principal_directions
 from extremegp.label_tree.combiner import regression_says_more, train_combiner
@@ -322,7 +322,8 @@ class _Growth:
     def _regresses_all(self) -> bool:
         if self.training.all_rows is not None:
             return self.training.all_rows
-        return self.x.shape[0] <= MOST_ROWS and self.x.nnz <= MOST_ENTRIES
+        (n, d), entries = self.x.shape, self.x.nnz
+        return bool(n <= MOST_ROWS and d <= MOST_FEATURES and entries <= MOST_ENTRIES)
 
 
 def _sizes(batches: list[Nodes]) -> LevelSizes:
