@@ -10,6 +10,7 @@ from tests.label_tree.small import D, N, small_classifier, small_data
 from extremegp.label_tree import LabelTreeModel, all_rows, training
 from extremegp.label_tree.all_rows import AllRowsRegression, directions_of_rows, sums_over_rows
 from extremegp.label_tree.evidence import LEAST_REGRESSED
+from extremegp.label_tree.evidence_gain import Gain
 
 NOISE = 0.3
 Array = NDArray[np.float64]
@@ -117,7 +118,7 @@ def test_the_evidence_has_what_it_says(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_a_model_that_does_without_it_is_one_that_never_had_it(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(training, "regression_says_more", lambda *_: False)
+    monkeypatch.setattr(training, "gain_of_all_rows", lambda *_: Gain(0.1, 0.06))
     tried = small_classifier().fit(*small_data()).model_
     never = small_classifier(all_rows=False).fit(*small_data()).model_
     assert tried.settings == never.settings
@@ -129,6 +130,6 @@ def test_a_model_that_does_without_it_is_one_that_never_had_it(monkeypatch: pyte
 @pytest.mark.parametrize(("limit", "value"), [("MOST_ROWS", N - 1), ("MOST_FEATURES", D - 1), ("MOST_ENTRIES", 10)])
 def test_it_is_not_tried_on_many_rows(monkeypatch: pytest.MonkeyPatch, limit: str, value: int):
     monkeypatch.setattr(training, limit, value)
-    monkeypatch.setattr(training, "regression_says_more", lambda *_: pytest.fail("it was tried"))
+    monkeypatch.setattr(training, "gain_of_all_rows", lambda *_: pytest.fail("it was tried"))
     assert small_classifier().fit(*small_data()).settings_.n_directions == 0
     assert small_classifier(all_rows=True).fit(*small_data()).settings_.n_directions > 0

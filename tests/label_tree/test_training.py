@@ -14,6 +14,7 @@ import torch
 from numpy.typing import NDArray
 from tests.label_tree.small import D, K, N, small_classifier, small_data
 
+import extremegp
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import BudgetWarning, ModelFormatError, SettingsError
 from extremegp.label_tree import LabelTreeModel, combiner, levels, parts_folder, training
@@ -322,7 +323,7 @@ def test_two_processes_end_at_the_model_of_one(tmp_path: Path):
 
 
 def test_labels_that_may_be_missing_are_more_probable_the_rarer_they_are_recorded():
-    x, y = small_data(n_rows=400)
+    x, y = small_data(n_rows=1000)
     recorded = y * (np.random.default_rng(3).random(y.shape) < np.where(np.arange(K) % 2, 0.4, 1.0))
     propensity = np.where(np.arange(K) % 2, 0.4, 1.0)
     with pytest.MonkeyPatch.context() as patch:
@@ -334,6 +335,7 @@ def test_labels_that_may_be_missing_are_more_probable_the_rarer_they_are_recorde
     test_x, test_y = small_data(5, n_rows=400)
     often, seldom = np.arange(0, K - 1, 2), np.arange(1, K - 1, 2)
     sums = {name: model.predict_proba(test_x).sum(axis=0) for name, model in (("known", known), ("unknown", unknown))}
+    # The evidence does not tell the propensity of a label, only what goes with it, so that some is taken for another's.
     for labels in (often, seldom):
         assert sums["known"][labels].sum() == pytest.approx(test_y[:, labels].sum(), rel=0.3)
     assert sums["unknown"][seldom].sum() < 0.65 * test_y[:, seldom].sum()
@@ -351,3 +353,15 @@ def test_propensities_outside_their_domain_are_refused_before_the_work(monkeypat
     monkeypatch.setattr(training._Growth, "grow", lambda *_: pytest.fail("trees grew"))
     with pytest.raises(SettingsError, match="propensity"):
         small_classifier(propensity=value).fit(*small_data())
+
+
+def test_what_was_tried_beside_training_is_told(tmp_path: Path):
+    classifier = small_classifier().fit(*small_data())
+    names = [set(each.chosen) for each in classifier.hyperparameters_]
+    assert names == [{"exclusions"}, {"precision", "noise"}, {"noise of all rows"}, {"regression on all rows"}]
+    used = classifier.hyperparameters_[-1].chosen["regression on all rows"] == "used"
+    assert used == (classifier.settings_.n_directions > 0)
+    classifier.save(tmp_path / "model")
+    assert extremegp.load(tmp_path / "model").hyperparameters_ == classifier.hyperparameters_
+    without = small_classifier(n_regressed=0, all_rows=False).fit(*small_data())
+    assert [set(each.chosen) for each in without.hyperparameters_] == [{"exclusions"}]

@@ -187,7 +187,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         n_counted = x.shape[0] if weights is None else round(float(weights.sum()))
         propensities = label_propensities(self.propensity, label_counts=label_counts(y, weights), n_rows=n_counted)
         content = content_hash([x, y] if weights is None else [x, y, weights])
-        model, history = grow(
+        model, history, selections = grow(
             x,
             y,
             training,
@@ -209,7 +209,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             n_rows=x.shape[0],
             instance_noise=None,
             novelty=fit_novelty(features, X, x),
-            hyperparameters=[],
+            hyperparameters=selections,
             feature_names=None if features.layout else column_names(X),
         )
         self.n_held_out_ = training.n_held_out

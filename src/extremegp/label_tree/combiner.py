@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from extremegp.engine.integrals.logistic import expected_sigmoid
 from extremegp.engine.part import TrainingData
-from extremegp.label_tree.evidence_gain import says_more
+from extremegp.label_tree.evidence_gain import Gain, gain_of
 from extremegp.label_tree.model import LabelTreeModel, combiner_settings, row_blocks
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.training import TrainingSettings
@@ -22,7 +22,7 @@ from extremegp.training.progress import NoReporter
 
 _MOST_PAIRS = 400_000
 _BATCH_SIZE, _STEPS = 2000, 200
-_DECIDING_ROWS, _LEAST_GAIN = 512, 0.015
+_DECIDING_ROWS = 512
 _MOST_UNKNOWN, _MOST_SPREAD = 500, 20_000
 
 
@@ -96,16 +96,16 @@ def train_combiner(
     return [record | {"elbo": record["elbo"] * n_pairs / len(e)} for record in history]
 
 
-def regression_says_more(
+def gain_of_all_rows(
     model: LabelTreeModel, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, held_out: NDArray[np.int64]
-) -> bool:
-    """Whether the regression on all rows tells of rows held out what the other evidence does not; see `says_more`."""
+) -> Gain:
+    """How much more the regression on all rows tells of rows held out than the other evidence does; see `gain_of`."""
     own = held_out[np.linspace(0, len(held_out) - 1, min(len(held_out), _DECIDING_ROWS)).round().astype(np.int64)]
     evidence = model.evidence(x[own], own=own)
     present = np.asarray(y[own][evidence.rows, evidence.labels]).ravel() > 0
     weights = model.rows.row_weights()[own][evidence.rows]
     without = np.delete(evidence.values, model.settings.of_all_rows, axis=1)
-    return says_more(evidence.values, without, present, evidence.rows, weights, least_gain=_LEAST_GAIN)
+    return gain_of(evidence.values, without, present, evidence.rows, weights)
 
 
 def _train(

@@ -1,29 +1,51 @@
-"""Whether numbers tell of labels what others do not."""
+"""How much numbers tell of labels that others do not."""
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+
+from extremegp.engine.selection import Selection
 
 _STANDARD_ERRORS = 2.0
 _LEAST_PROBABILITY = 1e-9
 
 
-def says_more(
+class Gain(NamedTuple):
+    """By which share of the log-likelihood of rows that of some numbers is above that of fewer.
+
+    Attributes:
+        share: of the log-likelihood.
+        error: its standard error.
+    """
+
+    share: float
+    error: float
+
+    def is_enough(self, least: float) -> bool:
+        """Whether it is at least a share, as numbers cost time, and more than chance makes of nothing."""
+        return self.share > max(least, _STANDARD_ERRORS * self.error)
+
+    def selection(self, what: str, *, used: bool) -> Selection:
+        """What was tried, and whether it is used."""
+        tried = [(("used",), self.share), (("not used",), 0.0)]
+        return Selection.of(
+            "gain of log-likelihood on rows held out, as a share", {what: "used" if used else "not used"}, tried
+        )
+
+
+def gain_of(
     values: NDArray[Any],
     fewer: NDArray[Any],
     present: NDArray[np.bool_],
     rows: NDArray[np.int64],
     weights: NDArray[Any],
-    *,
-    least_gain: float,
-) -> bool:
-    """Whether labels are more probable by some numbers than by fewer of them.
+) -> Gain:
+    """How much more probable labels are by some numbers than by fewer of them.
 
-    Logistic regressions on both, learnt on one half of the rows and judged on the other, tell: the log-likelihood of a
-    row has to rise by two standard errors.
+    Logistic regressions on both, learnt on one half of the rows and judged on the other, tell.
 
     Args:
         values: numbers that speak for pairs of a row and a label.
@@ -31,7 +53,6 @@ def says_more(
         present: whether the row has the label.
         rows: of the pairs.
         weights: what the rows of the pairs count.
-        least_gain: the share of the log-likelihood by which it has to rise, as numbers cost time.
     """
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
@@ -39,7 +60,7 @@ def says_more(
 
     halves = rows % 2
     if any(len(np.unique(present[halves == half])) < 2 for half in (0, 1)):
-        return False
+        return Gain(0.0, 0.0)
     of_rows = []
     for numbers in (values, fewer):
         chances = np.empty(len(present))
@@ -54,5 +75,5 @@ def says_more(
         logarithms = np.log(np.where(present, chances, 1 - chances).clip(_LEAST_PROBABILITY))
         of_rows.append(np.bincount(rows, weights * logarithms))
     gains = of_rows[0] - of_rows[1]
-    by_chance = _STANDARD_ERRORS * gains.std() / np.sqrt(len(gains))
-    return bool(gains.mean() > max(by_chance, -least_gain * of_rows[1].mean()))
+    before = max(float(-of_rows[1].mean()), _LEAST_PROBABILITY)
+    return Gain(float(gains.mean()) / before, float(gains.std() / np.sqrt(len(gains))) / before)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from extremegp.label_tree._compiled import in_lanes, keep_best
 from extremegp.label_tree.evidence import SHARES
-from extremegp.label_tree.evidence_gain import says_more
+from extremegp.label_tree.evidence_gain import Gain, gain_of
 from extremegp.label_tree.neighbours import nearest_of
 from extremegp.label_tree.tree import are_starts
 
@@ -133,6 +133,7 @@ class ExclusionSearch:
         order = rng.permutation(seen)
         self._parts = order[:_PILOT_ROWS], order[_PILOT_ROWS:_MOST_ROWS]
         self.pairs: Pairs | None = None
+        self.gain = Gain(0.0, 0.0)
 
     def steps(self) -> Iterator[float]:
         """The search, a block of rows at a time: how much of it is done. `pairs` are what it has found."""
@@ -146,9 +147,10 @@ class ExclusionSearch:
             joined = _Expected(*map(np.concatenate, zip(*expected, strict=True)))
             calibrated = _calibration(joined)
             found = self._found(joined, calibrated)
-            if part is self._parts[0] and not self._is_of_use(found, calibrated):
-                self.pairs = None
-                return
+            if part is self._parts[0]:
+                self.gain = self._gain(found, calibrated)
+                if not self.gain.is_enough(_LEAST_GAIN):
+                    return
             self.pairs = found
 
     def _expected(self, rows: NDArray[np.int64]) -> _Expected:
@@ -178,16 +180,16 @@ class ExclusionSearch:
         excluding_features(k, *arguments, *found, sizes)
         return found
 
-    def _is_of_use(self, pairs: Pairs, calibrated: IsotonicRegression) -> bool:
-        """Whether the labels of rows held out are more probable with the exclusions than without."""
+    def _gain(self, pairs: Pairs, calibrated: IsotonicRegression) -> Gain:
+        """How much more probable the labels of rows held out are with the exclusions than without."""
         of = self._expected(self._judging)
         if not len(of.rows):
-            return False
+            return Gain(0.0, 0.0)
         place = np.searchsorted(self._judging, of.rows)
         chances = calibrated.predict(of.shares).clip(_LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
         without = np.log(chances / (1 - chances))[:, None]
         with_them = np.column_stack([without, pairs.lowest(self._x[self._judging], place, of.labels)])
-        return says_more(with_them, without, of.present, place, self._weights[of.rows], least_gain=_LEAST_GAIN)
+        return gain_of(with_them, without, of.present, place, self._weights[of.rows])
 
 
 def _calibration(of: _Expected) -> IsotonicRegression:

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.selection import Selection
 from extremegp.label_tree.all_rows import NOISES, AllRowsRegression, sums_over_rows
 from extremegp.label_tree.evidence import LEAST_REGRESSED, N_CANDIDATES, N_EVIDENCE, N_OF_REGRESSION, gather_evidence
 from extremegp.label_tree.exclusions import Exclusions
@@ -330,18 +331,24 @@ class LabelTreeModel(nn.Module):
         copy_state(model, untrained(settings) | kept, source="trees")
         return model
 
-    def choose_regression(self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> None:
+    def choose_regression(
+        self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, own: NDArray[np.int64]
+    ) -> list[Selection]:
         """Choose kernel and noise of the regressions by what they say of some training rows, each left out.
 
         Args:
             x: inputs of the training rows, N x D.
             y: their labels, N x K.
             own: the rows to look at.
+
+        Returns:
+            What was tried.
         """
+        selections = []
         if self.regression is not None:
             rows = x[own]
             near = self._neighbourhoods(rows, self.rows.nearest(rows, own))
-            self.regression.choose(near, own, y, self.frequencies())
+            selections.append(self.regression.choose(near, own, y, self.frequencies()))
         if self.all_rows is not None:
             some = own[np.linspace(0, len(own) - 1, min(len(own), _CHOOSING_ROWS)).round().astype(np.int64)]
             mean_square = float(np.square(x.data, dtype=np.float64).sum() / x.shape[0])
@@ -353,7 +360,12 @@ class LabelTreeModel(nn.Module):
                 said = np.exp(evidence.values[:, self.settings.of_all_rows.start]) - LEAST_REGRESSED
                 counts = self.rows.row_weights()[some][evidence.rows]
                 errors[noise] = float(counts @ np.square(said - present, dtype=np.float64))
-            self.all_rows.noise.fill_(min(errors, key=lambda each: errors[each]))
+            best = min(errors, key=lambda each: errors[each])
+            self.all_rows.noise.fill_(best)
+            tried = [((noise,), error) for noise, error in errors.items()]
+            what = "squared error of the candidates of training rows left out, least"
+            selections.append(Selection.of(what, {"noise of all rows": best}, tried))
+        return selections
 
     def _neighbourhoods(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> Neighbourhoods:
         return Neighbourhoods(x, nearest.rows, nearest.sizes, self.rows.inputs(), self.rows.row_weights())

@@ -21,6 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.engine.lengthscales import noises
+from extremegp.engine.selection import Selection
 from extremegp.label_tree._compiled import in_lanes
 
 PRECISIONS, NOISES = (0.25, 0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
@@ -164,7 +165,7 @@ class LocalRegression(nn.Module):
         own: NDArray[np.int64],
         y: scipy.sparse.csr_matrix,
         frequencies: NDArray[np.float32],
-    ) -> None:
+    ) -> Selection:
         """Take the kernel and the noise with the least squared error at training rows, each left out.
 
         The noise is the best one for the kernel and the kernel the best one for the noise: of the grid, which has both,
@@ -175,6 +176,9 @@ class LocalRegression(nn.Module):
             own: which training rows they are.
             y: labels of the training rows, N x K.
             frequencies: mu, K.
+
+        Returns:
+            What was tried.
         """
         some = np.linspace(0, len(own) - 1, min(len(own), _CHOOSING_ROWS)).round().astype(np.int64)
         near, own = near.of(some), own[some]
@@ -185,6 +189,8 @@ class LocalRegression(nn.Module):
         m = min(self.n_nearest, near.nearest.shape[1])
         pieces, truth, voters = list(self._products(near, m)), y[own], near.nearest[:, :m].ravel()
 
+        tried: list[tuple[tuple[float, float], float]] = []
+
         @cache
         def error(precision: float, noise: float) -> float:
             weights = np.concatenate([self._solved(products, scale * precision, noise)[0] for products in pieces])
@@ -192,7 +198,8 @@ class LocalRegression(nn.Module):
             voting = scipy.sparse.csr_matrix((weights.ravel(), voters, starts), shape=(len(own), y.shape[0]))
             left, rest = truth - voting @ y, 1 - weights.sum(axis=1)
             each = np.asarray(left.multiply(left).sum(axis=1)).ravel() - 2 * rest * (left @ frequencies)
-            return float(near.counts[own] @ (each + rest**2 * squares))
+            tried.append(((scale * precision, noise), float(near.counts[own] @ (each + rest**2 * squares))))
+            return tried[-1][1]
 
         precision, noise, before = 1.0, 1.0, (math.nan, math.nan)
         while before != (precision, noise):
@@ -201,6 +208,9 @@ class LocalRegression(nn.Module):
             precision = min(PRECISIONS, key=lambda each: error(each, noise))
         self.precision.fill_(scale * precision)
         self.noise.fill_(noise)
+        return Selection.of(
+            "squared error of training rows left out, least", {"precision": scale * precision, "noise": noise}, tried
+        )
 
     @staticmethod
     def _products(near: Neighbourhoods, m: int) -> Iterator[_Products]:

@@ -14,13 +14,15 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
+from extremegp.engine.selection import Selection
 from extremegp.errors import BudgetWarning, ModelFormatError
 from extremegp.label_tree._compiled import matmul
 from extremegp.label_tree.all_rows import MOST_ENTRIES, MOST_FEATURES, MOST_ROWS, directions_of_rows
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels, principal_directions
-from extremegp.label_tree.combiner import regression_says_more, train_combiner
+from extremegp.label_tree.combiner import gain_of_all_rows, train_combiner
 from extremegp.label_tree.evidence import N_NEIGHBOURS
+from extremegp.label_tree.evidence_gain import Gain
 from extremegp.label_tree.exclusions import ExclusionSearch, Pairs
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, untrained
@@ -34,6 +36,8 @@ from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.progress import Reporter
 
 WIDER_ABOVE = 16
+# Of log-likelihood, for the time of a regression on all rows.
+_LEAST_GAIN = 0.015
 _PASSES, _TOLERANCE = 6, 0.05
 
 Nodes: TypeAlias = dict[str, NDArray[Any]]
@@ -88,7 +92,7 @@ def grow(
     propensities: NDArray[np.float64] | None = None,
     checkpoint: str | Path | None = None,
     fingerprint: str = "",
-) -> tuple[LabelTreeModel, list[dict[str, float]]]:
+) -> tuple[LabelTreeModel, list[dict[str, float]], list[Selection]]:
     """Train the model.
 
     With a `checkpoint` a run that was interrupted goes on where it was, and ends at the same model. Several processes
@@ -106,7 +110,7 @@ def grow(
         fingerprint: identifies data and settings.
 
     Returns:
-        The model, and a record per epoch of the Gaussian process of the evidence.
+        The model, a record per epoch of the Gaussian process of the evidence, and what was tried for the rest.
 
     Raises:
         TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
@@ -120,13 +124,13 @@ def grow(
         run.find_exclusions(interrupt)
     try:
         model = run.model()
-        model.choose_regression(x, y, run.held_out)
-        if (
-            training.all_rows is None
-            and model.all_rows is not None
-            and not regression_says_more(model, x, y, run.held_out)
-        ):
-            model = model.without_all_rows()
+        selections = [run.exclusion_gain.selection("exclusions", used=run.excluded is not None)]
+        selections += model.choose_regression(x, y, run.held_out)
+        if training.all_rows is None and model.all_rows is not None:
+            gain = gain_of_all_rows(model, x, y, run.held_out)
+            used = gain.is_enough(_LEAST_GAIN)
+            selections.append(gain.selection("regression on all rows", used=used))
+            model = model if used else model.without_all_rows()
         history = train_combiner(
             model, x, y, run.held_out, seed=training.seed, weights=weights, propensities=propensities
         )
@@ -137,7 +141,7 @@ def grow(
         reporter.close()
     for record in history:
         record["seconds"] = progress.seconds()
-    return model, history
+    return model, history, selections
 
 
 class _Growth:
@@ -174,6 +178,7 @@ class _Growth:
         # The nodes of the trees' levels, a batch after the other.
         self.nodes: list[list[list[Nodes]]] = []
         self.excluded: Pairs | None = None
+        self.exclusion_gain = Gain(0.0, 0.0)
 
     def grow(self, interrupt: GracefulInterrupt) -> None:
         for tree, shape in enumerate(self.shapes):
@@ -199,7 +204,7 @@ class _Growth:
         for done in search.steps():
             self.reporter.work("exclusions", done)
             self._save_if_due(interrupt)
-        self.excluded = search.pairs
+        self.excluded, self.exclusion_gain = search.pairs, search.gain
 
     def _fit_level(self, key: str, level: Level, width: int, fitted: list[Nodes]) -> Iterator[float]:
         """Append a level's nodes to `fitted`, a batch in every process at a time, and say how much of it is done."""
