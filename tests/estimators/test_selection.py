@@ -12,7 +12,7 @@ import pytest
 from tests.estimators.small import small_classifier, small_data
 
 import extremegp
-from extremegp import LabelTreeGPClassifier, MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
+from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
 from extremegp.engine.families import FAMILIES
 from extremegp.engine.feature_regression import NOISES, FeatureRegression
 from extremegp.engine.mixing import IdentityMixing
@@ -142,8 +142,7 @@ def test_the_family_of_the_kernel_is_that_of_the_model(with_landmarks: MultiLabe
 def test_models_that_choose_nothing_say_so():
     x, y = small_data()
     tagger = SequenceGPClassifier(**QUICK).fit([[{"w": "a"}, {"w": "b"}]] * 4, [["A", "B"]] * 4)
-    trees = LabelTreeGPClassifier(verbose=False, random_state=0, n_inducing=2).fit(x, y)
-    for estimator in (small_classifier().fit(x, y), tagger, trees):
+    for estimator in (small_classifier().fit(x, y), tagger):
         assert chosen(estimator) == []
 
 
