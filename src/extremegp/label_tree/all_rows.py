@@ -9,7 +9,7 @@ taken here say as much as the exact solution; they are part of the model, as the
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, no_type_check
 
 import numpy as np
@@ -19,6 +19,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.engine.selection import Selection
 from extremegp.label_tree._compiled import in_lanes, matmul
 
 NOISES = (0.1, 0.3, 1.0, 3.0)
@@ -99,6 +100,25 @@ class AllRowsRegression(nn.Module):
             variance = squares[inputs] - (found * across).sum(0).numpy()
             solved = found.numpy()
             yield Solved(inputs, np.ascontiguousarray(solved.T), np.maximum(variance, 0))
+
+    def choose(self, mean_square: float, error: Callable[[], float]) -> Selection:
+        """Take the noise with the least error at training rows, each left out.
+
+        Args:
+            mean_square: of the rows, which noises are tried beside.
+            error: what the regression with its present noise has, a sum of squares.
+
+        Returns:
+            What was tried.
+        """
+        errors = {}
+        for relative in NOISES:
+            self.noise.fill_(relative * mean_square)
+            errors[relative * mean_square] = error()
+        best = min(errors, key=lambda noise: errors[noise])
+        self.noise.fill_(best)
+        what = "squared error of the candidates of training rows left out, least"
+        return Selection.of(what, {"noise of all rows": best}, [((noise,), found) for noise, found in errors.items()])
 
     def _solve(
         self,

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.selection import Selection
-from extremegp.label_tree.all_rows import NOISES, AllRowsRegression, sums_over_rows
+from extremegp.label_tree.all_rows import AllRowsRegression, sums_over_rows
 from extremegp.label_tree.evidence import LEAST_REGRESSED, N_CANDIDATES, N_EVIDENCE, N_OF_REGRESSION, gather_evidence
 from extremegp.label_tree.exclusions import Exclusions
 from extremegp.label_tree.neighbours import MOST_READ, NearestRows, nearest_of, unexplained_rows
@@ -352,19 +352,15 @@ class LabelTreeModel(nn.Module):
         if self.all_rows is not None:
             some = own[np.linspace(0, len(own) - 1, min(len(own), _CHOOSING_ROWS)).round().astype(np.int64)]
             mean_square = float(np.square(x.data, dtype=np.float64).sum() / x.shape[0])
-            errors = {}
-            for noise in (relative * mean_square for relative in NOISES):
-                self.all_rows.noise.fill_(noise)
+
+            def error() -> float:
                 evidence = self.evidence(x[some], own=some)
                 present = np.asarray(y[some][evidence.rows, evidence.labels]).ravel() > 0
                 said = np.exp(evidence.values[:, self.settings.of_all_rows.start]) - LEAST_REGRESSED
                 counts = self.rows.row_weights()[some][evidence.rows]
-                errors[noise] = float(counts @ np.square(said - present, dtype=np.float64))
-            best = min(errors, key=lambda each: errors[each])
-            self.all_rows.noise.fill_(best)
-            tried = [((noise,), error) for noise, error in errors.items()]
-            what = "squared error of the candidates of training rows left out, least"
-            selections.append(Selection.of(what, {"noise of all rows": best}, tried))
+                return float(counts @ np.square(said - present, dtype=np.float64))
+
+            selections.append(self.all_rows.choose(mean_square, error))
         return selections
 
     def _neighbourhoods(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> Neighbourhoods:
