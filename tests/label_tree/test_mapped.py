@@ -101,7 +101,7 @@ def enlarged(fitted: LabelTreeGPClassifier, factor: int) -> LabelTreeGPClassifie
         for number in range(len(levels)):
             level = f"trees.{t}.levels.{number}."
             state[f"{level}entries"] = factor * state[f"{level}entries"]
-            for name, scale in (("targets", 1), ("weights", factor)):
+            for name, scale in (("targets", 1), ("weights", factor), ("precisions", 1)):
                 state[f"{level}{name}"] = state[f"{level}{name}"].div(scale).to(state[f"{level}{name}"].dtype)
                 state[f"{level}{name}"] = state[f"{level}{name}"].repeat_interleave(factor)
     settings = LabelTreeSettings(**{**vars(fitted.settings_), "trees": tuple(trees)})

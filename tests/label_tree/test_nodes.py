@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import numpy as np
 import pytest
 import scipy.sparse
-from tests.reference.label_tree import node_mode
+from tests.reference.label_tree import diagonal_precisions, node_mode
 
-from extremegp.label_tree.nodes import fit_nodes
+from extremegp.label_tree.nodes import PRECISION_STEPS, fit_nodes
 
 N, D = 60, 12
 
@@ -15,6 +15,8 @@ N, D = 60, 12
 class Nodes(NamedTuple):
     weights: np.ndarray
     biases: np.ndarray
+    precisions: np.ndarray
+    bias_variances: np.ndarray
 
 
 def data(seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
@@ -35,20 +37,23 @@ def fit(
     rows, above, below = scipy.sparse.csr_matrix(x), scipy.sparse.csc_matrix(above), scipy.sparse.csc_matrix(below)
     last = len(parents) if last is None else last
     n = last - first
-    kept, biases = np.zeros(n, np.int64), np.zeros(n, np.float32)
+    kept, (biases, bias_variances) = np.zeros(n, np.int64), np.zeros((2, n), np.float32)
+    codes = np.zeros((n, width), np.uint8)
     features, weights = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
     squares = np.asarray(rows.multiply(rows).sum(axis=1), dtype=np.float32).ravel()
     row_weights = np.asarray(np.ones(len(x)) if row_weights is None else row_weights, dtype=np.float32)
     fit_nodes(
         n, rows.indptr, rows.indices, rows.data, squares, row_weights, above.indptr, above.indices, below.indptr,
         below.indices, parents, first, last, variance, n_passes, tolerance, threshold, 3, x.shape[1], kept, features,
-        weights, biases, lanes=lanes,
+        weights, codes, biases, bias_variances, lanes=lanes,
     )  # fmt: skip
-    dense = np.zeros((n, x.shape[1]), np.float32)
+    dense, precisions = np.zeros((2, n, x.shape[1]), np.float32)
     for node in range(n):
         assert np.all(np.diff(features[node, : kept[node]]) > 0)
         dense[node, features[node, : kept[node]]] = weights[node, : kept[node]]
-    return Nodes(dense, biases)
+        steps = codes[node, : kept[node]].astype(float)
+        precisions[node, features[node, : kept[node]]] = np.exp(steps / PRECISION_STEPS) / variance
+    return Nodes(dense, biases, precisions, bias_variances)
 
 
 @pytest.mark.parametrize("variance", [0.1, 2.0, 50.0])
@@ -73,6 +78,21 @@ def test_weighted_rows_count_as_often_in_the_mode():
         np.testing.assert_allclose(found.weights[node], weights, atol=2e-3 * max(1, np.abs(weights).max()))
         assert found.biases[node] == pytest.approx(bias, abs=2e-3 * max(1, np.abs(weights).max()))
     assert np.abs(found.weights - plain.weights).max() > 0.05
+
+
+@pytest.mark.parametrize("variance", [0.5, 2.0, 20.0])
+def test_the_posterior_is_the_diagonal_of_the_curvature_at_the_mode(variance: float):
+    x, above, below, parents = data()
+    row_weights = 0.2 + 3 * np.random.default_rng(4).random(N)
+    found = fit(x, above, below, parents, variance=variance, row_weights=row_weights)
+    for node, parent in enumerate(parents):
+        rows = above[:, parent]
+        weights, bias = node_mode(
+            x[rows].astype(float), np.where(below[rows, node], 1.0, -1.0), variance, row_weights[rows]
+        )
+        *expected, of_bias = diagonal_precisions(x[rows].astype(float), weights, bias, variance, row_weights[rows])
+        np.testing.assert_allclose(found.precisions[node], expected, rtol=0.02)
+        assert 1 / found.bias_variances[node] == pytest.approx(of_bias, rel=5e-3)
 
 
 def test_weights_of_rows_count_where_a_node_has_all_rows():
@@ -102,6 +122,8 @@ def test_a_node_with_all_rows_or_none_has_a_bias_alone():
     n = above[:, 0].sum()
     found = fit(x, above, below, parents)
     assert not found.weights[:2].any()
+    of_all = 1 / (1 / 2.0 + n * 0.5 * (n + 0.5) / (n + 1) ** 2)
+    np.testing.assert_allclose(found.bias_variances[:2], [of_all, of_all], rtol=1e-5)
     np.testing.assert_allclose(found.biases[:2], [np.log((n + 0.5) / 0.5), np.log(0.5 / (n + 0.5))], rtol=1e-6)
     assert found.weights[2:].any(axis=1).all()
 

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 import scipy.sparse
 import torch
-from tests.reference.label_tree import Level, path_probabilities
+from tests.reference.label_tree import Level, path_moments, path_probabilities
 
+from extremegp.label_tree.nodes import PRECISION_STEPS
 from extremegp.label_tree.tree import LabelTree, LevelSizes
 
 D = 10
@@ -23,10 +24,11 @@ def random_levels(seed: int) -> list[Level]:
     return levels
 
 
-def tree_of(levels: list[Level], order: np.ndarray) -> LabelTree:
+def tree_of(levels: list[Level], order: np.ndarray, precisions: list[np.ndarray] | None = None) -> LabelTree:
+    """A tree of these levels; with `precisions` of their weights, coded, the biases have the variance 0.3."""
     sizes, states, above = [], {"order": torch.from_numpy(order.astype(np.int32))}, 1
     for depth, level in enumerate(levels):
-        first_children, blocks, features, entries, targets, weights = [0], [0], [], [0], [], []
+        first_children, blocks, features, entries, targets, weights, codes = [0], [0], [], [0], [], [], []
         for parent in range(above):
             children = np.flatnonzero(level.parents == parent)
             first_children.append(first_children[-1] + len(children))
@@ -36,6 +38,7 @@ def tree_of(levels: list[Level], order: np.ndarray) -> LabelTree:
                     features.append(feature)
                     targets += with_it
                     weights += [level.weights[child, feature] for child in with_it]
+                    codes += [0 if precisions is None else precisions[depth][child, feature] for child in with_it]
                     entries.append(len(targets))
             blocks.append(len(features))
         sizes.append(LevelSizes(above, len(level.parents), len(features), len(targets)))
@@ -45,8 +48,12 @@ def tree_of(levels: list[Level], order: np.ndarray) -> LabelTree:
         states |= {f"levels.{depth}.{name}": torch.tensor(value, dtype=torch.int32) for name, value in short.items()}
         numbers = {"weights": weights, "biases": level.biases.tolist()}
         states |= {f"levels.{depth}.{name}": torch.tensor(value) for name, value in numbers.items()}
+        if precisions is not None:
+            states[f"levels.{depth}.precisions"] = torch.tensor(codes, dtype=torch.uint8)
+            states[f"levels.{depth}.bias_variances"] = torch.full((len(level.parents),), 0.3)
+            states["prior_variance"] = torch.tensor(2.0)
         above = len(level.parents)
-    tree = LabelTree(tuple(sizes), D, len(order))
+    tree = LabelTree(tuple(sizes), D, len(order), weight_variances=precisions is not None)
     tree.load_state_dict(states)
     assert tree.is_sound()
     return tree
@@ -72,6 +79,27 @@ def test_a_wide_beam_finds_every_path(seed: int):
         of_label[order] = probabilities
         np.testing.assert_allclose(np.exp(score), of_label[found], rtol=2e-5)
         assert sorted(found) == list(range(n))
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_variances_are_those_of_the_paths_under_the_posterior_of_the_weights(seed: int):
+    levels, rng = random_levels(seed), np.random.default_rng(seed)
+    n = len(levels[-1].parents)
+    order, x = rng.permutation(n), inputs()
+    codes = [rng.integers(0, 200, size=level.weights.shape) for level in levels]
+    tree = tree_of(levels, order, codes)
+    rows = np.repeat(np.arange(9), n - 1)
+    labels = np.concatenate([rng.permutation(n)[: n - 1] for _ in range(9)]).astype(np.int32)
+    scores, variances = tree.log_probabilities(x, rows, labels)
+    for i in range(9):
+        dense = x[i].toarray()[0].astype(float)
+        kept = [
+            np.where(level.weights, np.exp(-c / PRECISION_STEPS), 1) for level, c in zip(levels, codes, strict=True)
+        ]
+        score, variance = path_moments(dense, levels, [0.3 + 2.0 * share @ dense**2 for share in kept])
+        place = np.argsort(order)[labels[rows == i]]
+        np.testing.assert_allclose(scores[rows == i], score[place], rtol=1e-4)
+        np.testing.assert_allclose(variances[rows == i], variance[place], rtol=5e-3)
 
 
 @pytest.mark.parametrize("beam", [1, 2])

@@ -40,6 +40,32 @@ def path_probabilities(x: Array, levels: list[Level]) -> Array:
     return above
 
 
+def diagonal_precisions(
+    x: Array, weights: Array, bias: float, variance: float, row_weights: Array | float = 1.0
+) -> Array:
+    """The diagonal of minus the second derivatives of the log-posterior at these weights and, in the end, the bias."""
+    chances = 1 / (1 + np.exp(-(x @ weights + bias)))
+    curvatures = row_weights * chances * (1 - chances)
+    return 1 / variance + curvatures @ np.column_stack([np.square(x), np.ones(len(x))])
+
+
+def path_moments(x: Array, levels: list[Level], variances: list[Array], n: int = 200_001) -> tuple[Array, Array]:
+    """Log-probabilities of paths at the mode, and the variances of these, of one input, by sums over a fine grid.
+
+    `variances` are of the functions of the nodes of each level at the input.
+    """
+    grid = np.linspace(-9, 9, n)
+    density = np.exp(-0.5 * grid**2) / np.exp(-0.5 * grid**2).sum()
+    score, spread = np.zeros(1), np.zeros(1)
+    for level, variance in zip(levels, variances, strict=True):
+        mean = level.weights @ x + level.biases
+        of_nodes = [-np.logaddexp(0, -(m + np.sqrt(v) * grid)) for m, v in zip(mean, variance, strict=True)]
+        first, second = (np.array([density @ values**power for values in of_nodes]) for power in (1, 2))
+        score = score[level.parents] - np.logaddexp(0, -mean)
+        spread = spread[level.parents] + second - first**2
+    return score, spread
+
+
 def nearest_rows(x: Array, rows: Array, own: int, m: int, most_read: float = np.inf) -> list[tuple[float, int]]:
     """The similarities and numbers of the nearest of `rows` to one input, best first, the smaller row first in ties."""
     lengths = (rows != 0).sum(axis=0)

@@ -31,7 +31,7 @@ from extremegp.estimators.weights import label_counts, without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.label_tree.all_rows import MOST_ROWS
 from extremegp.label_tree.evidence import N_NEIGHBOURS
-from extremegp.label_tree.model import LATER
+from extremegp.label_tree.model import LATER, LATER_FLAGS
 from extremegp.label_tree.training import WIDER_ABOVE
 from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
@@ -43,9 +43,9 @@ _MOST_WEIGHTS, _MANY_LABELS = 200_000_000, 50_000
 _MOST_NODES = _MOST_INDUCING = 10_000
 _MOST_REGRESSED = 2 * N_NEIGHBOURS
 _ENOUGH_HELD_OUT = 2000
-# A weight with its child, and its share of what finds it; a training entry as a row, as a column and once more in the
-# making of levels.
-_WEIGHT_BYTES, _ENTRY_BYTES = 14, 40
+# A weight with its precision and its child, and its share of what finds it; a training entry as a row, as a column
+# and once more in the making of levels.
+_WEIGHT_BYTES, _ENTRY_BYTES = 15, 40
 # 128 directions, and a handful of vectors for each of 64 inputs.
 _ROW_BYTES = 4 * (128 + 6 * 64)
 
@@ -267,10 +267,10 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         return self._kept.get("predictor", lambda: LabelTreePredictor(model), model.combiner, model)
 
     def predict_uncertainty(self, X: Any) -> Uncertainty:
-        """How uncertain the labels of every row are, as far as the last stage tells.
+        """How uncertain the labels of every row are.
 
-        The posterior is that of the Gaussian process of the evidence, and of a row that is unlike all training rows the
-        prior, under which labels are as probable as they are frequent; the trees keep none of their weights.
+        The posterior is that of the Gaussian process of the evidence, of the trees' weights and of the regressions, and
+        of a row that is unlike all training rows the prior, under which labels are as probable as they are frequent.
 
         Args:
             X: as in `fit`.
@@ -295,10 +295,10 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         names = [name for name in LabelTreeSettings.__dataclass_fields__ if name not in ("trees", *LATER)]
         try:
             trees = tuple(tuple(LevelSizes(*map(_size, level)) for level in tree) for tree in values["trees"])
-            sizes = {name: _size(values[name]) for name in names}
-            later = {name: _size(values.get(name, 0)) for name in LATER if name not in ("weighted", "prior")}
-            weighted, prior = (values.get(name, False) is True for name in ("weighted", "prior"))
-            settings = LabelTreeSettings(trees=trees, weighted=weighted, prior=prior, **sizes, **later)
+            sizes: dict[str, Any] = {name: _size(values[name]) for name in names}
+            sizes |= {name: _size(values.get(name, 0)) for name in LATER if name not in LATER_FLAGS}
+            flags = {name: values.get(name, False) is True for name in LATER_FLAGS}
+            settings = LabelTreeSettings(trees=trees, **sizes, **flags)
         except (KeyError, TypeError, ValueError) as error:
             raise SettingsError("the model settings are incomplete or of another version") from error
         # Compiled searches have room for the best of at least one node.

@@ -82,7 +82,7 @@ def saved_model(
 ) -> VariationalModel | LabelTreeModel:
     """The model with its tensors."""
     state = part_of(tensors, "model.")
-    dtypes = {tensor.dtype for tensor in state.values() if tensor.dtype not in (torch.int64, torch.int32)}
+    dtypes = {tensor.dtype for tensor in state.values() if tensor.is_floating_point()}
     if len(dtypes) != 1 or not dtypes <= set(DTYPES.values()):
         raise ModelFormatError(f"{folder}: the model's tensors are not all float32 or all float64")
     # Sizes in the configuration are only believed once the tensors have them: no memory is taken before.

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from extremegp.errors import ModelFormatError
 from extremegp.storage.tensors import read_tensors, write_tensors
 
-_FORMAT = "extremegp label tree checkpoint 1"
-NODE_ARRAYS = ("blocks", "features", "entries", "targets", "weights", "biases")
-"""What finished nodes are, by name, as `search_level` reads them."""
+_FORMAT = "extremegp label tree checkpoint 2"
+NODE_ARRAYS = ("blocks", "features", "entries", "targets", "weights", "precisions", "biases", "bias_variances")
+"""What finished nodes are, by name, as `TreeLevel` has them."""
 
 
 def parts_folder(checkpoint: str | Path) -> Path:

@@ -13,9 +13,11 @@ SHARES = ((50, 4), (200, 2), (10, 2))
 
 N_NEIGHBOURS = max(m for m, _ in SHARES)
 N_EVIDENCE, N_OF_REGRESSION = len(SHARES) + 3, 2
-"""Numbers that speak for a label, and how many more there are with a regression."""
+"""Numbers that speak for a label, the first by the trees, and how many more there are with a regression."""
 _BEST_OF_EACH = 60
-_LEAST = np.array([1e-5, 1e-3, 1e-3, 1e-2], dtype=np.float32)
+LEAST_OF_TREES = 1e-5
+"""What is added to a probability by the trees before its logarithm is taken."""
+_LEAST = np.array([LEAST_OF_TREES, 1e-3, 1e-3, 1e-2], dtype=np.float32)
 LEAST_REGRESSED = np.float32(1e-2)
 """What is added to what a regression says before its logarithm is taken."""
 N_CANDIDATES = 3 * _BEST_OF_EACH

@@ -14,6 +14,7 @@ from typing import Any, NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
+import scipy.special
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -21,7 +22,14 @@ from torch import Tensor, nn
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.selection import Selection
 from extremegp.label_tree.all_rows import AllRowsRegression, sums_over_rows
-from extremegp.label_tree.evidence import LEAST_REGRESSED, N_CANDIDATES, N_EVIDENCE, N_OF_REGRESSION, gather_evidence
+from extremegp.label_tree.evidence import (
+    LEAST_OF_TREES,
+    LEAST_REGRESSED,
+    N_CANDIDATES,
+    N_EVIDENCE,
+    N_OF_REGRESSION,
+    gather_evidence,
+)
 from extremegp.label_tree.exclusions import Exclusions
 from extremegp.label_tree.neighbours import MOST_READ, NearestRows, nearest_of, unexplained_rows
 from extremegp.label_tree.prior import N_NEAREST, UtilityPrior
@@ -58,6 +66,7 @@ class LabelTreeSettings:
         n_pursued: of the rows that the regression is on, those that are taken for what the nearest leave unexplained.
         n_excluded: pairs of a feature and a label that it speaks against.
         n_directions: of the rows, for the regression on all of them; 0 for none.
+        weight_variances: whether the trees' weights have a posterior.
     """
 
     n_features: int
@@ -75,6 +84,7 @@ class LabelTreeSettings:
     n_pursued: int = 0
     n_excluded: int = 0
     n_directions: int = 0
+    weight_variances: bool = False
 
     def to_config(self) -> dict[str, Any]:
         """All of it as JSON; what earlier versions do not know only where it is not as theirs."""
@@ -92,6 +102,12 @@ class LabelTreeSettings:
         return slice(first, first + (N_OF_REGRESSION if self.n_directions else 0))
 
     @property
+    def regressions(self) -> list[int]:
+        """Which of these are what regressions say; after each of them comes its variance."""
+        firsts = [N_EVIDENCE] if self.n_regressed else []
+        return [*firsts, self.of_all_rows.start] if self.n_directions else firsts
+
+    @property
     def n_first(self) -> int:
         """Nearest rows that the regression is on."""
         return self.n_regressed - self.n_pursued
@@ -101,8 +117,9 @@ class LabelTreeSettings:
         return LabelTreeModel(self)
 
 
-LATER = ("weighted", "n_regressed", "prior", "n_pursued", "n_excluded", "n_directions")
-"""Settings that models of earlier versions do not have."""
+LATER = ("weighted", "n_regressed", "prior", "n_pursued", "n_excluded", "n_directions", "weight_variances")
+LATER_FLAGS = ("weighted", "prior", "weight_variances")
+"""Settings that models of earlier versions do not have, and those of them that are flags."""
 
 
 def combiner_settings(settings: LabelTreeSettings) -> ModelSettings:
@@ -259,7 +276,8 @@ class LabelTreeModel(nn.Module):
         super().__init__()
         self.settings = settings
         d, k = settings.n_features, settings.n_labels
-        self.trees = cast("Sequence[LabelTree]", nn.ModuleList(LabelTree(levels, d, k) for levels in settings.trees))
+        trees = (LabelTree(levels, d, k, weight_variances=settings.weight_variances) for levels in settings.trees)
+        self.trees = cast("Sequence[LabelTree]", nn.ModuleList(trees))
         self.rows = Rows(settings)
         self.combiner: VariationalModel = combiner_settings(settings).build()
         self.regression = LocalRegression(settings.n_regressed) if settings.n_regressed else None
@@ -320,6 +338,29 @@ class LabelTreeModel(nn.Module):
             sums_over_rows(n, solved.weights, *labels, frequencies, ends - ends[0], evidence.labels[pairs], said)
             evidence.values[pairs, first] = np.log(np.maximum(said, 0) + LEAST_REGRESSED)
             evidence.values[pairs, first + 1] = solved.variance[evidence.rows[pairs] - solved.inputs.start]
+
+    def evidence_deviations(self, x: scipy.sparse.csr_matrix, evidence: Evidence) -> dict[int, NDArray[np.float32]]:
+        """How sure the model is of evidence: posterior standard deviations of some of its columns, by their numbers.
+
+        Of a logarithm log(p + c), with p of variance s^2, it is s / (p + c). What a regression says of a label has the
+        variance v t (1 - t): v is that of a function with prior variance 1, which y_k has t (1 - t) times where t of
+        the rows that count have the label. Trees learn from the same rows, so that their errors are one.
+
+        Args:
+            x: the inputs, with ascending columns.
+            evidence: of their candidates.
+        """
+        found: dict[int, NDArray[np.float32]] = {}
+        if self.settings.weight_variances:
+            parts = [tree.log_probabilities(x, evidence.rows, evidence.labels) for tree in self.trees]
+            scores, variances = (np.stack(part) for part in zip(*parts, strict=True))
+            shares, chances = scipy.special.softmax(scores, axis=0), np.exp(scores).mean(axis=0)
+            found[0] = np.sqrt((shares * variances).sum(axis=0)) * chances / (chances + LEAST_OF_TREES)
+        for column in self.settings.regressions:
+            shifted, variance = np.exp(evidence.values[:, column]), evidence.values[:, column + 1]
+            said = np.clip(shifted - LEAST_REGRESSED, self.frequencies()[evidence.labels], 0.5)
+            found[column] = np.sqrt(np.maximum(variance, 0) * said * (1 - said)) / (said + LEAST_REGRESSED)
+        return found
 
     def without_all_rows(self) -> LabelTreeModel:
         """The same model without the regression on all rows, its Gaussian process of the evidence untrained."""

@@ -23,6 +23,9 @@ from extremegp.label_tree.prior import LabelGroups
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy
 
+# Of the means that probabilities have under a variance.
+_NEWTON_STEPS, _STEP, _LEAST_PROBABILITY = 8, np.float32(0.1), 1e-9
+
 
 class LabelTreePredictor:
     """A model of label trees for any number of inputs; offers what `Predictor` does without given labels.
@@ -52,13 +55,20 @@ class LabelTreePredictor:
     def uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
         """Rows, entropies of their labels in nats, the expectations of these, and the mean variance of the utilities.
 
-        The posterior is that of the last stage, the Gaussian process of the evidence, and the farther a row is from the
-        training rows the more the prior. It does not know how sure trees and neighbours are of theirs. Variances are
-        those of candidates; to entropies all other labels add theirs.
+        The posterior is that of the last stage, the Gaussian process of the evidence, of the trees' weights and of the
+        regressions, and the farther a row is from the training rows the more the prior. Variances are those of
+        candidates; to entropies all other labels add theirs. Probabilities were calibrated without those of weights and
+        regressions, and so the total is what it is without: they say how much of it is epistemic.
         """
         for rows, evidence, mean, variance in self._moments(x):
             counts = np.bincount(evidence.rows, minlength=rows.stop - rows.start)
-            parts = (*self._entropies(mean, variance), variance)
+            total, aleatoric = self._entropies(mean, variance)
+            wider = variance + self._variance_of_evidence(x[rows], evidence)
+            if self.model.prior is not None:
+                # No more is unknown than under the prior.
+                wider = np.maximum(np.minimum(wider, float(self.model.prior.variance)), variance)
+            _, left = self._entropies(self._mean_of(self._probabilities(mean, variance), wider), wider)
+            parts = total, np.where(wider > variance, np.minimum(left, total), aleatoric), wider
             sums = [np.bincount(evidence.rows, part, minlength=len(counts)) for part in parts]
             total, aleatoric = self._entropies_of_others(evidence, counts)
             most = 0.0 if self.model.prior is None else float(self.model.prior.variance)
@@ -80,6 +90,26 @@ class LabelTreePredictor:
                 mean, variance = self.model.prior.mixed(mean, variance, prior_mean, trust[evidence.rows])
             yield rows, evidence, mean, variance
 
+    def _variance_of_evidence(self, x: Matrix, evidence: Evidence) -> NDArray[np.float32]:
+        """What not being sure of the evidence adds to the variances of utilities.
+
+        For e ~ N(m, diag(s^2)) the variance of h(e), to the first order, by differences of one standard deviation.
+        """
+        model, found = self.model, np.zeros(len(evidence.labels), np.float32)
+        inputs = scipy.sparse.csr_matrix(x, dtype=np.float32).sorted_indices()
+        for column, deviations in model.evidence_deviations(inputs, evidence).items():
+            ends = []
+            for sign in (-1, 1):
+                moved = evidence.values.copy()
+                moved[:, column] = np.minimum(moved[:, column] + sign * deviations, 0)
+                ends.append(self._means(evidence._replace(values=moved)))
+            found += np.square((ends[1] - ends[0]) / 2)
+        return found * np.square(self._trust(evidence)[evidence.rows])
+
+    def _means(self, evidence: Evidence) -> NDArray[np.float32]:
+        blocks = [utilities.means() for _, utilities in self._combiner.utilities(self.model.scaled(evidence).numpy())]
+        return np.asarray(torch.cat(blocks)[:, 0].detach().numpy())
+
     def _trust(self, evidence: Evidence) -> NDArray[np.float32]:
         """How far the evidence of each row is trusted."""
         prior = self.model.prior
@@ -98,6 +128,19 @@ class LabelTreePredictor:
     def _probabilities(self, mean: NDArray[np.float32], variance: NDArray[np.float32]) -> NDArray[np.float32]:
         found: NDArray[np.float32] = expected_sigmoid(torch.from_numpy(mean), torch.from_numpy(variance)).numpy()
         return found
+
+    def _mean_of(self, chances: NDArray[np.float32], variance: NDArray[np.float32]) -> NDArray[np.float32]:
+        """The means of utilities with these variances that make these probabilities, by Newton's method."""
+        sides, target = (
+            np.where(chances > 0.5, -1, 1),
+            np.log(np.minimum(chances, 1 - chances).clip(_LEAST_PROBABILITY)),
+        )
+        # log E sigma(f) ascends and is concave in the mean, and is at most mean + variance / 2: Newton's steps ascend.
+        mean = (target - variance / 2).astype(np.float32)
+        for _ in range(_NEWTON_STEPS):
+            here, next_to = (np.log(self._probabilities(mean + step, variance)) for step in (0, _STEP))
+            mean = np.minimum(mean + (target - here) * _STEP / np.maximum(next_to - here, 1e-6), 0).astype(np.float32)
+        return np.asarray(sides * mean, dtype=np.float32)
 
     def _entropies(
         self, mean: NDArray[np.float32], variance: NDArray[np.float32]

@@ -11,7 +11,8 @@ from extremegp.label_tree._compiled import compiled, in_lanes, keep_best
 
 @compiled
 @no_type_check
-def _log_sigmoid(value: float) -> float:
+def log_sigmoid(value: float) -> float:
+    """log sigma(value)."""
     return float(-np.log1p(np.exp(-value)) if value > 0 else value - np.log1p(np.exp(value)))
 
 
@@ -71,7 +72,7 @@ def search_level(
                     for r in range(entries[low], entries[low + 1]):
                         scores[total + targets[r] - first] += data[j] * weights[r]
             for child in range(n_children):
-                scores[total + child] = beam_scores[i, q] + _log_sigmoid(scores[total + child])
+                scores[total + child] = beam_scores[i, q] + log_sigmoid(scores[total + child])
             total += n_children
         size = keep_best(scores, places, total, best[i], best_scores[i])
         order = np.argsort(-best_scores[i, :size], kind="mergesort")

@@ -252,16 +252,17 @@ class _Growth:
         return self._fit(level, batch.first, batch.last, width) if saved is None else saved
 
     def _fit(self, level: Level, first: int, last: int, width: int) -> Nodes:
-        """The nodes from `first` to before `last`, which have all children of some parents, as `search_level` reads."""
+        """The nodes from `first` to before `last`, which have all children of some parents, as `TreeLevel` has them."""
         training = self.training
         n, width = last - first, min(width, self.x.shape[1])
-        kept, biases = np.zeros(n, np.int64), np.zeros(n, np.float32)
+        kept, (biases, bias_variances) = np.zeros(n, np.int64), np.zeros((2, n), np.float32)
         features, weights = np.zeros((n, width), np.int32), np.zeros((n, width), np.float32)
+        precisions = np.zeros((n, width), np.uint8)
         fit_nodes(
             n, self.x.indptr, self.x.indices, self.x.data, self.squares, self.weights, level.above.indptr,
             level.above.indices, level.below.indptr, level.below.indices, level.parents, first, last,
             training.prior_variance, _PASSES, _TOLERANCE, training.threshold, training.seed, self.x.shape[1], kept,
-            features, weights, biases,
+            features, weights, precisions, biases, bias_variances,
         )  # fmt: skip
         taken = np.arange(width) < kept[:, None]
         nodes = np.repeat(np.arange(first, last, dtype=np.int32), kept)
@@ -277,7 +278,9 @@ class _Growth:
             starts.astype(np.int64),
             nodes[by_feature],
             weights[taken][by_feature],
+            precisions[taken][by_feature],
             biases,
+            bias_variances,
         )
         return dict(zip(NODE_ARRAYS, arrays, strict=True))
 
@@ -290,7 +293,7 @@ class _Growth:
             weighted=self.weighted, n_regressed=training.n_regressed, prior=True,
             n_pursued=max(0, training.n_regressed - N_NEIGHBOURS),
             n_excluded=0 if self.excluded is None else len(self.excluded.features),
-            n_directions=self.projected.shape[1] if self._regresses_all() else 0,
+            n_directions=self.projected.shape[1] if self._regresses_all() else 0, weight_variances=True,
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
@@ -311,6 +314,7 @@ class _Growth:
             arrays |= {f"exclusions.{name}": array for name, array in self.excluded._asdict().items()}
         for tree, (shape, levels) in enumerate(zip(self.shapes, self.nodes, strict=False)):
             arrays[f"trees.{tree}.order"] = shape.order
+            arrays[f"trees.{tree}.prior_variance"] = np.array(training.prior_variance, np.float32)
             for depth, (parents, batches) in enumerate(zip(shape.parents(), levels, strict=True)):
                 joined = _joined(batches, parents)
                 arrays |= {f"trees.{tree}.levels.{depth}.{name}": array for name, array in joined.items()}

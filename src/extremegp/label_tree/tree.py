@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple, cast
 
@@ -11,6 +12,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.label_tree.path_variance import add_level
 from extremegp.label_tree.search import search_level
 
 _BLOCK_ENTRIES = 1 << 22  # looked at together when a model is checked
@@ -26,9 +28,15 @@ class LevelSizes(NamedTuple):
 
 
 class TreeLevel(nn.Module):
-    """The nodes of a level with their weights, in the order that `search_level` reads them in."""
+    """The nodes of a level with their weights, in the order that `search_level` reads them in.
 
-    def __init__(self, sizes: LevelSizes, n_features: int) -> None:
+    Args:
+        sizes: how large it is.
+        n_features: D.
+        weight_variances: whether weights and biases have a posterior, see `add_level`.
+    """
+
+    def __init__(self, sizes: LevelSizes, n_features: int, *, weight_variances: bool) -> None:
         super().__init__()
         self.register_buffer("first_children", torch.zeros(sizes.above + 1, dtype=torch.int64))
         self.register_buffer("blocks", torch.zeros(sizes.above + 1, dtype=torch.int64))
@@ -37,18 +45,27 @@ class TreeLevel(nn.Module):
         self.register_buffer("targets", torch.zeros(sizes.weights, dtype=torch.int32))
         self.weights = nn.Parameter(torch.zeros(sizes.weights), requires_grad=False)
         self.biases = nn.Parameter(torch.zeros(sizes.nodes), requires_grad=False)
+        if weight_variances:
+            self.register_buffer("precisions", torch.zeros(sizes.weights, dtype=torch.uint8))
+            self.register_buffer("bias_variances", torch.zeros(sizes.nodes))
+            self.value_limits = {"bias_variances": (0.0, math.inf)}
         self.index_limits = {
             "first_children": sizes.nodes + 1,
             "blocks": sizes.features + 1,
             "features": n_features,
             "entries": sizes.weights + 1,
             "targets": sizes.nodes,
+            "precisions": 256,
         }
 
     def arrays(self) -> list[NDArray[Any]]:
         """What `search_level` takes of a level."""
         names = ("first_children", "blocks", "features", "entries", "targets", "weights", "biases")
         return [getattr(self, name).numpy() for name in names]
+
+    def posterior(self) -> list[NDArray[Any]]:
+        """What `add_level` takes beyond that."""
+        return [getattr(self, name).numpy() for name in ("precisions", "bias_variances")]
 
     def is_sound(self) -> bool:
         """Whether every block has features in ascending order, and weights of its own children only."""
@@ -68,13 +85,25 @@ class TreeLevel(nn.Module):
 
 
 class LabelTree(nn.Module):
-    """A tree over the labels: its leaves' labels in order, and the levels down to the labels themselves."""
+    """A tree over the labels: its leaves' labels in order, and the levels down to the labels themselves.
 
-    def __init__(self, levels: tuple[LevelSizes, ...], n_features: int, n_labels: int) -> None:
+    Args:
+        levels: how large they are.
+        n_features: D.
+        n_labels: K.
+        weight_variances: whether the weights have a posterior.
+    """
+
+    def __init__(
+        self, levels: tuple[LevelSizes, ...], n_features: int, n_labels: int, *, weight_variances: bool = False
+    ) -> None:
         super().__init__()
         self.order: Tensor
         self.register_buffer("order", torch.zeros(n_labels, dtype=torch.int32))
-        self.levels = cast("Sequence[TreeLevel]", nn.ModuleList(TreeLevel(sizes, n_features) for sizes in levels))
+        self.levels = cast("Sequence[TreeLevel]", _levels(levels, n_features, weight_variances))
+        self.prior_variance: Tensor | None
+        self.register_buffer("prior_variance", torch.zeros(()) if weight_variances else None)
+        self.value_limits = {"prior_variance": (0.0, math.inf)}
         self.index_limits = {"order": n_labels}
 
     def search(
@@ -98,12 +127,47 @@ class LabelTree(nn.Module):
             nodes, scores, sizes = best, best_scores, found
         return self.order.numpy()[nodes], scores, sizes
 
+    def log_probabilities(
+        self, x: scipy.sparse.csr_matrix, rows: NDArray[np.int64], labels: NDArray[np.int32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Logarithms of the probabilities of some labels at the mode of the weights, and their posterior variances.
+
+        Weights of different nodes are independent, and Laplace's approximation of a node has a diagonal precision.
+
+        Args:
+            x: inputs, B x D, with ascending columns.
+            rows: of the pairs of an input and a label, ascending.
+            labels: of the pairs.
+        """
+        assert self.prior_variance is not None
+        place = np.empty(len(self.order), np.int64)
+        place[self.order.numpy()] = np.arange(len(place))
+        in_order = np.lexsort((place[labels], rows))
+        ends = np.searchsorted(rows, np.arange(x.shape[0] + 1))
+        squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+        nodes, (scores, variances) = place[labels][in_order], np.zeros((2, len(rows)), np.float32)
+        for level in reversed(self.levels):
+            arrays = level.arrays()
+            parents = np.searchsorted(arrays[0], nodes, side="right") - 1
+            add_level(
+                x.shape[0], x.indptr, x.indices, x.data, squares, ends, nodes, parents, *arrays, *level.posterior(),
+                float(self.prior_variance), scores, variances,
+            )  # fmt: skip
+            nodes = parents
+        back = np.empty_like(in_order)
+        back[in_order] = np.arange(len(back))
+        return scores[back], variances[back]
+
     def is_sound(self) -> bool:
         """Whether the levels fit each other and the order has every label once."""
         above = [1, *(len(level.biases) for level in self.levels)]
         fit = all(len(level.arrays()[0]) == n + 1 for level, n in zip(self.levels, above[:-1], strict=True))
         once = np.all(np.bincount(self.order.numpy(), minlength=len(self.order)) == 1)
         return bool(fit and once and above[-1] == len(self.order) and all(level.is_sound() for level in self.levels))
+
+
+def _levels(sizes: Sequence[LevelSizes], n_features: int, weight_variances: bool) -> nn.ModuleList:
+    return nn.ModuleList(TreeLevel(level, n_features, weight_variances=weight_variances) for level in sizes)
 
 
 def _overlapping(array: NDArray[Any]) -> Iterator[tuple[int, NDArray[Any]]]:

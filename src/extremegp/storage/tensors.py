@@ -163,8 +163,9 @@ def _indexes(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
     limit = getattr(module.get_submodule(owner), "index_limits", {}).get(buffer)
     if limit is None or not tensor.numel():
         return limit is not None
-    least, most = torch.aminmax(tensor)
-    return bool(least >= 0 and most < limit)
+    # As numbers of Python: 256 is none of uint8.
+    least, most = map(int, torch.aminmax(tensor))
+    return least >= 0 and most < limit
 
 
 def _within_limits(module: torch.nn.Module, name: str, tensor: Tensor) -> bool:
