@@ -5,9 +5,10 @@ import pytest
 from tests.reference.label_tree import evidence as reference
 
 from extremegp.label_tree import evidence as module
-from extremegp.label_tree.evidence import N_CANDIDATES, N_EVIDENCE, N_OF_REGRESSION, SHARES, gather_evidence
+from extremegp.label_tree.evidence import BEST_OF_EACH, N_EVIDENCE, N_FINDERS, N_OF_REGRESSION, SHARES, gather_evidence
 
 B, K, N, M, W = 6, 150, 80, 70, 100
+N_CANDIDATES = N_FINDERS * BEST_OF_EACH
 
 
 @pytest.mark.parametrize(
@@ -44,7 +45,7 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighte
         ]
         near = [(float(similarities[i, q]), int(nearest[i, q])) for q in range(sizes[i])]
         expected = reference(
-            found, near, labels_of, counts, shares=SHARES, best_of_each=module._BEST_OF_EACH, least=module._LEAST,
+            found, near, labels_of, counts, shares=SHARES, best_of_each=BEST_OF_EACH, least=module._LEAST,
             row_weights=row_weights,
         )  # fmt: skip
         if n_regressed:
@@ -58,4 +59,4 @@ def test_candidates_and_evidence_are_those_of_the_definition(lanes: int, weighte
             values[i, : n_candidates[i]], np.reshape(list(expected.values()), (-1, width)), rtol=2e-4, atol=1e-4
         )
     assert n_candidates[3] == 0
-    assert n_candidates[1] > module._BEST_OF_EACH
+    assert n_candidates[1] > BEST_OF_EACH

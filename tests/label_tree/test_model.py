@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.label_tree.small import D, K, N, change_tensor, small_data
+from tests.label_tree.small import D, K, N, change_tensor, small_classifier, small_data
 
 import extremegp
 from extremegp import LabelTreeGPClassifier
@@ -226,3 +226,19 @@ def test_settings_of_another_type_are_refused(copy: Path, settings: Any):
     (copy / "config.json").write_text(json.dumps(config))
     with pytest.raises(ModelFormatError):
         extremegp.load(copy)
+
+
+def test_more_candidates_are_found_and_ranked_where_rows_have_many_labels():
+    few, many = (small_classifier(n_best=n_best).fit(*small_data()) for n_best in (2, 7))
+    x = small_data(1)[0]
+    n_few, n_many = (np.bincount(model.model_.evidence(model.features_.transform(x)).rows) for model in (few, many))
+    assert n_few.max() <= 6
+    assert n_many.max() > 7
+    assert np.all(n_many >= n_few)
+    assert (few.predict_topk(x, K).labels >= 0).sum(axis=1).max() == n_few.max()
+
+
+def test_as_many_candidates_as_most_rows_have_labels():
+    classifier = small_classifier()
+    for labels, expected in ((5, 60), (113, 113), (900, 300)):
+        assert classifier._training(1000, 1000, 0, labels).n_best == expected

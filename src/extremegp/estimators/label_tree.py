@@ -30,7 +30,7 @@ from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import label_counts, without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.label_tree.all_rows import MOST_ROWS
-from extremegp.label_tree.evidence import N_NEIGHBOURS
+from extremegp.label_tree.evidence import BEST_OF_EACH, N_NEIGHBOURS
 from extremegp.label_tree.model import LATER, LATER_FLAGS
 from extremegp.label_tree.training import WIDER_ABOVE
 from extremegp.settings.domains import choice, number
@@ -43,6 +43,8 @@ _MOST_WEIGHTS, _MANY_LABELS = 200_000_000, 50_000
 _MOST_NODES = _MOST_INDUCING = 10_000
 _MOST_REGRESSED = 2 * N_NEIGHBOURS
 _ENOUGH_HELD_OUT = 2000
+# Labels that make candidates, and the share of the rows that have no more of them.
+_MOST_BEST, _COVERED = 3000, 0.95
 # A weight with its precision and its child, and its share of what finds it; a training entry as a row, as a column
 # and once more in the making of levels.
 _WEIGHT_BYTES, _ENTRY_BYTES = 15, 40
@@ -58,8 +60,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     label is where one beside it applies. The labels of the nearest training rows are counted, and regressed on by a
     Gaussian process of these rows. A sparse Gaussian process, learnt on rows that the trees have not seen, then makes
     one calibrated probability of what all of them say of a label. The model keeps the training rows. Only labels that
-    trees or neighbours find, at most 180 of a row, are candidates for its best; all others have one small probability
-    in common.
+    trees or neighbours find, at most 180 of a row, or more where rows have many labels, are candidates for its best;
+    all others have one small probability in common.
 
     Args:
         n_trees: trees over the labels, whose probabilities are averaged; "auto" is 3 up to 50,000 labels, 1 beyond.
@@ -77,6 +79,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             passes over the rows at every input; "auto" tries it up to 100,000 rows and keeps it where it makes the
             labels of rows held out more probable.
         beam: nodes of a level that a search goes on from; more finds more and takes longer.
+        n_best: labels of a row that trees, and each of two shares of its neighbours, make candidates, so that at most
+            three times as many are ranked; "auto" is as many as 95 of 100 rows have, but at least 60 and at most 300.
         propensity: how likely labels that apply were recorded, for data where many are missing, as for
             `MultiLabelGPClassifier`: probabilities then say how likely labels apply, recorded or not, and rare ones
             rank higher. None takes every missing label for one that does not apply.
@@ -114,6 +118,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
     n_regressed: int = 200
     all_rows: bool | Literal["auto"] = "auto"
     beam: int = 10
+    n_best: int | Literal["auto"] = "auto"
     propensity: Literal["auto"] | tuple[float, float] | NDArray[Any] | None = None
     max_memory: int | str | None = None
     model_: LabelTreeModel = field(init=False)
@@ -180,7 +185,8 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         left = (
             machine.said_by_first(memory_left(memory_limit(self.max_memory), machine.local_size)) // machine.local_size
         )
-        training = self._training(x.shape[0], y.shape[1], seed, (left - _entry_bytes(x, y)) // _WEIGHT_BYTES)
+        enough = int(np.quantile(np.diff(y.indptr), _COVERED))
+        training = self._training(x.shape[0], y.shape[1], seed, enough, (left - _entry_bytes(x, y)) // _WEIGHT_BYTES)
         n_weights = training.n_trees * training.n_weights * y.shape[1] * _and_above(training.leaf_size)
         needed = int(_WEIGHT_BYTES * n_weights) + _entry_bytes(x, y)
         check_memory(needed, settings="n_trees or n_weights", available=left)
@@ -227,9 +233,11 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         """
         memory_limit(self.max_memory)
         self.new_features("text")
-        self._training(n_rows=100, n_labels=100, seed=0)
+        self._training(n_rows=100, n_labels=100, seed=0, enough_best=1)
 
-    def _training(self, n_rows: int, n_labels: int, seed: int, most_weights: int = _MOST_WEIGHTS) -> TreeTraining:
+    def _training(
+        self, n_rows: int, n_labels: int, seed: int, enough_best: int, most_weights: int = _MOST_WEIGHTS
+    ) -> TreeTraining:
         n_trees = (1 if n_labels > _MANY_LABELS else 3) if self.n_trees == "auto" else self.n_trees
         n_trees = number("n_trees", n_trees, low=1, high=1000, integer=True)
         leaf_size = number("leaf_size", self.leaf_size, low=2, integer=True)
@@ -237,6 +245,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if n_weights == "auto":
             room = min(most_weights, _MOST_WEIGHTS) / _and_above(leaf_size)
             n_weights = max(20, min(300, int(room) // (n_trees * n_labels)))
+        n_best = min(max(enough_best, BEST_OF_EACH), _MOST_BEST // 10) if self.n_best == "auto" else self.n_best
         budget = self.time_budget
         enough = min(max(0.05, _ENOUGH_HELD_OUT / n_rows), 0.1)
         held_out = number(
@@ -255,6 +264,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             n_regressed=number("n_regressed", self.n_regressed, low=0, high=_MOST_REGRESSED, integer=True),
             all_rows={"auto": None, True: True, False: False}[choice("all_rows", self.all_rows, ("auto", True, False))],
             beam=number("beam", self.beam, low=1, high=_MOST_NODES, integer=True),
+            n_best=number("n_best", n_best, low=1, high=_MOST_BEST, integer=True),
             seed=seed,
             checkpoint_seconds=number("checkpoint_seconds", self.checkpoint_seconds, low=0),
             time_budget=None if budget is None else number("time_budget", budget, low=0, open_low=True),
@@ -304,6 +314,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         # Compiled searches have room for the best of at least one node.
         in_domain = 1 <= settings.beam <= _MOST_NODES and 1 <= settings.n_inducing <= _MOST_INDUCING
         in_domain &= settings.n_regressed <= _MOST_REGRESSED and 0 <= settings.n_first <= N_NEIGHBOURS
+        in_domain &= settings.n_best <= _MOST_BEST
         if not in_domain or not trees or not all(trees) or values.keys() - {*LATER} != {*names, "trees"}:
             raise SettingsError("the model settings contradict themselves")
         return settings

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from extremegp.label_tree.checkpoint import parts_folder
 from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings
-from extremegp.label_tree.prediction import MOST_RANKED, LabelTreePredictor
+from extremegp.label_tree.prediction import LabelTreePredictor
 from extremegp.label_tree.training import TreeTraining, grow
 from extremegp.label_tree.tree import LevelSizes
 
 __all__ = [
-    "MOST_RANKED",
     "LabelTreeModel",
     "LabelTreePredictor",
     "LabelTreeSettings",

@@ -14,13 +14,13 @@ SHARES = ((50, 4), (200, 2), (10, 2))
 N_NEIGHBOURS = max(m for m, _ in SHARES)
 N_EVIDENCE, N_OF_REGRESSION = len(SHARES) + 3, 2
 """Numbers that speak for a label, the first by the trees, and how many more there are with a regression."""
-_BEST_OF_EACH = 60
+BEST_OF_EACH, N_FINDERS = 60, 3
+"""Labels that each of those that find any makes candidates, at least, and how many of these there are."""
 LEAST_OF_TREES = 1e-5
 """What is added to a probability by the trees before its logarithm is taken."""
 _LEAST = np.array([LEAST_OF_TREES, 1e-3, 1e-3, 1e-2], dtype=np.float32)
 LEAST_REGRESSED = np.float32(1e-2)
 """What is added to what a regression says before its logarithm is taken."""
-N_CANDIDATES = 3 * _BEST_OF_EACH
 _NEAR = np.array([m for m, _ in SHARES])
 _POWERS = np.array([power for _, power in SHARES], dtype=np.float32)
 
@@ -40,7 +40,7 @@ def gather_evidence(
     plus a small constant; of one more than the label's rows that the trees have seen; and the similarity of the nearest
     row. With a regression of the labels on some rows (`LocalRegression`) they are also the logarithm of what it
     says, t_k = mu_k + sum_i w_i (y_ik - mu_k), none below 0 and plus a small constant, and its variance. The labels are
-    the best by the trees and by the first two shares.
+    the best by the trees and by the first two shares, a third of the room for candidates each.
 
     Args:
         lane: which part of the work.
@@ -60,8 +60,8 @@ def gather_evidence(
         regression_weights: w of that regression, B x m'; without one m' is 0.
         variances: of the regression, B.
         frequencies: mu, K.
-        candidates: results from here on: labels, B x `N_CANDIDATES`.
-        evidence: B x `N_CANDIDATES` x `N_EVIDENCE`, or with a regression `N_OF_REGRESSION` more.
+        candidates: results from here on: labels, B x C.
+        evidence: B x C x `N_EVIDENCE`, or with a regression `N_OF_REGRESSION` more.
         n_candidates: how many there are.
     """
     n_trees, n_shares, n_labels = len(tree_labels), len(_NEAR), len(log_counts)
@@ -70,7 +70,8 @@ def gather_evidence(
     parts = np.zeros((n_shares + 2, n_labels), np.float32)
     seen, chosen = np.zeros(n_labels, np.bool_), np.zeros(n_labels, np.bool_)
     touched = np.empty(n_labels, np.int32)
-    best, best_scores = np.empty(_BEST_OF_EACH, np.int32), np.empty(_BEST_OF_EACH, np.float32)
+    n_best = candidates.shape[1] // N_FINDERS
+    best, best_scores = np.empty(n_best, np.int32), np.empty(n_best, np.float32)
     for i in range(lane, len(nearest), n_lanes):
         n_touched = 0
         for tree in range(n_trees):
@@ -108,7 +109,7 @@ def gather_evidence(
                     n_touched += 1
                 parts[n_shares + 1, label] += weight
         n_chosen = 0
-        for part in range(3):
+        for part in range(N_FINDERS):
             size = keep_best(parts[part], touched, n_touched, best, best_scores)
             for q in range(size):
                 if best_scores[q] > 0 and not chosen[best[q]]:

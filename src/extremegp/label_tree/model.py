@@ -23,10 +23,11 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.selection import Selection
 from extremegp.label_tree.all_rows import AllRowsRegression, sums_over_rows
 from extremegp.label_tree.evidence import (
+    BEST_OF_EACH,
     LEAST_OF_TREES,
     LEAST_REGRESSED,
-    N_CANDIDATES,
     N_EVIDENCE,
+    N_FINDERS,
     N_OF_REGRESSION,
     gather_evidence,
 )
@@ -40,6 +41,7 @@ from extremegp.storage.tensors import copy_state
 
 _BLOCK_ROWS = 1024
 _CHOOSING_ROWS = 64
+# Labels that a tree finds, at least: more than those that it makes candidates, as trees are averaged.
 _BEST_OF_TREE = 100
 _LEAST_LENGTH = 1e-12
 # Features of what a regression leaves unexplained of an input.
@@ -67,6 +69,7 @@ class LabelTreeSettings:
         n_excluded: pairs of a feature and a label that it speaks against.
         n_directions: of the rows, for the regression on all of them; 0 for none.
         weight_variances: whether the trees' weights have a posterior.
+        n_best: labels that trees, and each of two shares of neighbours, make candidates; 0 for `BEST_OF_EACH`.
     """
 
     n_features: int
@@ -85,6 +88,7 @@ class LabelTreeSettings:
     n_excluded: int = 0
     n_directions: int = 0
     weight_variances: bool = False
+    n_best: int = 0
 
     def to_config(self) -> dict[str, Any]:
         """All of it as JSON; what earlier versions do not know only where it is not as theirs."""
@@ -108,6 +112,11 @@ class LabelTreeSettings:
         return [*firsts, self.of_all_rows.start] if self.n_directions else firsts
 
     @property
+    def n_candidates(self) -> int:
+        """Labels of a row that can be ranked, at most."""
+        return N_FINDERS * (self.n_best or BEST_OF_EACH)
+
+    @property
     def n_first(self) -> int:
         """Nearest rows that the regression is on."""
         return self.n_regressed - self.n_pursued
@@ -117,7 +126,7 @@ class LabelTreeSettings:
         return LabelTreeModel(self)
 
 
-LATER = ("weighted", "n_regressed", "prior", "n_pursued", "n_excluded", "n_directions", "weight_variances")
+LATER = ("weighted", "n_regressed", "prior", "n_pursued", "n_excluded", "n_directions", "weight_variances", "n_best")
 LATER_FLAGS = ("weighted", "prior", "weight_variances")
 """Settings that models of earlier versions do not have, and those of them that are flags."""
 
@@ -299,7 +308,9 @@ class LabelTreeModel(nn.Module):
         if not x.has_sorted_indices:
             x = x.sorted_indices()
         own = np.full(n, -1, dtype=np.int64) if own is None else own
-        found = [tree.search(x, self.settings.beam, _BEST_OF_TREE) for tree in self.trees]
+        width = self.settings.n_candidates
+        n_found = max(_BEST_OF_TREE, width // N_FINDERS)
+        found = [tree.search(x, self.settings.beam, n_found) for tree in self.trees]
         labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
         nearest = self.rows.nearest(x, own)
         near = self._neighbourhoods(x, nearest)
@@ -308,15 +319,15 @@ class LabelTreeModel(nn.Module):
             if self.settings.n_pursued:
                 near = self.rows.pursued(near, own, self.regression.of(near, self.settings.n_first))
             regressed = self.regression.of(near)
-        candidates = np.zeros((n, N_CANDIDATES), np.int32)
-        values = np.zeros((n, N_CANDIDATES, self.settings.n_evidence), np.float32)
+        candidates = np.zeros((n, width), np.int32)
+        values = np.zeros((n, width, self.settings.n_evidence), np.float32)
         counts = np.zeros(n, np.int64)
         gather_evidence(
             n, labels, scores, sizes, *nearest, self.rows.row_weights(), self.rows.array("label_indptr"),
             self.rows.array("labels"), self.log_counts.numpy(), near.nearest, near.sizes, *regressed,
             self.frequencies(), candidates, values, counts,
         )  # fmt: skip
-        taken = np.arange(N_CANDIDATES) < counts[:, None]
+        taken = np.arange(width) < counts[:, None]
         evidence = Evidence(
             np.repeat(np.arange(n), counts), candidates[taken], values[taken], self.rows.closeness(x, nearest)
         )

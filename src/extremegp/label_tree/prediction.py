@@ -17,7 +17,6 @@ from extremegp.engine.latents import Marginals
 from extremegp.engine.mixing import IdentityMixing
 from extremegp.engine.sparse import Matrix
 from extremegp.engine.utilities import Utilities
-from extremegp.label_tree.evidence import N_CANDIDATES
 from extremegp.label_tree.model import Evidence, LabelTreeModel, row_blocks
 from extremegp.label_tree.prior import LabelGroups
 from extremegp.metrics import TopK
@@ -209,7 +208,3 @@ class LabelTreePredictor:
         """The probabilities alone."""
         for rows, _, chances in self.mean_utilities_and_probabilities(x):
             yield rows, chances
-
-
-MOST_RANKED = N_CANDIDATES
-"""Labels of a row that can be ranked."""

@@ -60,6 +60,7 @@ class TreeTraining:
         n_regressed: rows that the regression of the labels is on; 0 for no regression.
         all_rows: whether they are also regressed on all rows; None for where it says more.
         beam: nodes of a level that a search goes on from.
+        n_best: labels that trees, and each of two shares of neighbours, make candidates.
         seed: decides everything.
         checkpoint_seconds: seconds between two savings.
         time_budget: seconds to plan for: fewer trees are grown where more would take longer; None for all.
@@ -75,6 +76,7 @@ class TreeTraining:
     n_regressed: int
     all_rows: bool | None
     beam: int
+    n_best: int
     seed: int
     checkpoint_seconds: float = 20.0
     time_budget: float | None = None
@@ -294,6 +296,7 @@ class _Growth:
             n_pursued=max(0, training.n_regressed - N_NEIGHBOURS),
             n_excluded=0 if self.excluded is None else len(self.excluded.features),
             n_directions=self.projected.shape[1] if self._regresses_all() else 0, weight_variances=True,
+            n_best=training.n_best,
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
