@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
-from sklearn.cluster import MiniBatchKMeans
 
 from extremegp.engine.matrices import is_mapped
 from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import Matrix
+
+if TYPE_CHECKING:
+    from sklearn.cluster import MiniBatchKMeans
 
 _HASHED_FEATURES = 4096
 # Inducing inputs start from so many rows and stored entries at most: the start takes several copies of them.
@@ -39,18 +41,24 @@ def in_memory(data: TrainingData, size: int) -> Matrix:
     return x.copy() if is_mapped(x) else x
 
 
-def _clusters(x: Matrix, n_clusters: int, rng: np.random.Generator) -> MiniBatchKMeans:
+def clusters_of(
+    x: Matrix, n_clusters: int, rng: np.random.Generator, weights: NDArray[np.float64] | None = None
+) -> MiniBatchKMeans:
+    """Clusters of rows, which count as their weights say."""
+    # Here, as it takes a tenth of a second, which whoever only predicts need not wait for.
+    from sklearn.cluster import MiniBatchKMeans
+
     seed = int(rng.integers(2**31))
     kmeans = MiniBatchKMeans(
         n_clusters, init="random", n_init=1, max_iter=5, batch_size=max(1024, 4 * n_clusters), random_state=seed
     )
-    return kmeans.fit(x)
+    return kmeans.fit(x, sample_weight=weights)
 
 
 def _centres(x: Matrix, size: int, rng: np.random.Generator) -> NDArray[np.float32]:
     """k-means centres of the inputs; where there are fewer inputs than centres, copies fill up."""
     n_clusters = min(size, x.shape[0])
-    centres = np.asarray(_clusters(x, n_clusters, rng).cluster_centers_, dtype=np.float32)
+    centres = np.asarray(clusters_of(x, n_clusters, rng).cluster_centers_, dtype=np.float32)
     return np.concatenate([centres, centres[rng.integers(n_clusters, size=size - n_clusters)]])
 
 
@@ -76,7 +84,7 @@ def sparse_centres(x: Matrix, size: int, data: TrainingData) -> scipy.sparse.csr
     if data.inducing_start == "rows":
         return scipy.sparse.csr_matrix(_random_rows(x, size, rng))
     n_rows = x.shape[0]
-    clusters = _clusters(hashed(x, _HASHED_FEATURES, rng), min(size, n_rows), rng).labels_
+    clusters = clusters_of(hashed(x, _HASHED_FEATURES, rng), min(size, n_rows), rng).labels_
     # A cluster without members takes a row at random.
     empty = np.setdiff1d(np.arange(size), clusters)
     clusters = np.concatenate([clusters, empty])

@@ -14,10 +14,9 @@ import scipy.sparse
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from sklearn.cluster import MiniBatchKMeans
 from torch import Tensor
 
-from extremegp.engine.centres import hashed
+from extremegp.engine.centres import clusters_of, hashed
 from extremegp.engine.latents import WeightedLatents
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.sparse import Inputs, Matrix, SparseRows, suited_block
@@ -123,16 +122,8 @@ def _groups(x: Matrix, scale: NDArray[np.float64], rng: np.random.Generator) -> 
     sketch = hashed(x, _BUCKETS, rng)
     sketch = np.asarray(sketch.toarray() if scipy.sparse.issparse(sketch) else sketch, dtype=np.float32)
     chosen = np.sort(rng.choice(n_rows, min(n_rows, _CLUSTERED_ROWS), replace=False))
-    clusters = MiniBatchKMeans(
-        MOST_POINTS,
-        init="random",
-        n_init=1,
-        max_iter=5,
-        batch_size=4 * MOST_POINTS,
-        random_state=int(rng.integers(2**31)),
-    )
     # Tokens that are certain tell little.
-    clusters.fit(sketch[chosen], sample_weight=scale[chosen] + 1e-12)
+    clusters = clusters_of(sketch[chosen], MOST_POINTS, rng, scale[chosen] + 1e-12)
     groups: NDArray[np.int64] = np.unique(clusters.predict(sketch), return_inverse=True)[1]
     return groups
 
