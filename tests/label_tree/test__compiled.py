@@ -33,7 +33,7 @@ def test_the_product_is_that_of_scipy():
     a = scipy.sparse.random(7, 5, 0.4, format="csr", dtype=np.float32, random_state=0)
     b = rng.normal(size=(5, 3)).astype(np.float32)
     out = np.full((7, 3), np.nan, np.float32)
-    times_dense(7, a.indptr, a.indices, a.data, b, out)
+    times_dense(7, a.indptr[:-1], a.indptr[1:], a.indices, a.data, b, out)
     np.testing.assert_allclose(out, a @ b, rtol=1e-5, atol=1e-6)
 
 

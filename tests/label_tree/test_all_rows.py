@@ -9,6 +9,7 @@ from tests.label_tree.small import D, N, small_classifier, small_data
 
 from extremegp.label_tree import LabelTreeModel, all_rows, training
 from extremegp.label_tree.all_rows import AllRowsRegression, directions_of_rows, sums_over_rows
+from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence import LEAST_REGRESSED
 from extremegp.label_tree.evidence_gain import Gain
 
@@ -32,7 +33,7 @@ def solved(
     made: AllRowsRegression, x: scipy.sparse.csr_matrix, own: NDArray[np.int64], z: scipy.sparse.csr_matrix,
     counts: NDArray[np.float32],
 ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:  # fmt: skip
-    parts = list(made.of(x, own, z, z.T.tocsr(), counts))
+    parts = list(made.of(x, own, z, ColumnLists.of(z), counts))
     return np.concatenate([part.weights for part in parts]), np.concatenate([part.variance for part in parts])
 
 

@@ -16,6 +16,7 @@ import extremegp
 from extremegp import LabelTreeGPClassifier
 from extremegp.errors import ModelFormatError
 from extremegp.label_tree import exclusions
+from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence_gain import Gain
 from extremegp.label_tree.exclusions import ExclusionSearch, Pairs
 from extremegp.label_tree.neighbours import nearest_of
@@ -71,7 +72,7 @@ def test_log_ratios_are_those_of_the_definition(monkeypatch: pytest.MonkeyPatch,
     assert pairs is not None
     seen = np.setdiff1d(np.arange(N), held_out)
     labels, of_rows, chances = y.toarray(), [], []
-    columns = x.tocsc()
+    columns = ColumnLists.of(x)
     for i in seen:
         near = nearest_of(x[i], columns, np.array([i]))
         rows, similarities = near.rows[0, : near.sizes[0]][:200], near.similarities[0, : near.sizes[0]][:200]

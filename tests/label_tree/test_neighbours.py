@@ -5,15 +5,16 @@ import pytest
 import scipy.sparse
 from tests.reference.label_tree import nearest_rows as reference
 
+from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.neighbours import nearest_rows, unexplained_rows
 
 
 def search(x: np.ndarray, rows: np.ndarray, own: list[int], m: int, most_read: int, lanes: int = 1) -> list:
-    a, columns = scipy.sparse.csr_matrix(x), scipy.sparse.csc_matrix(rows)
+    a, columns = scipy.sparse.csr_matrix(x), ColumnLists(scipy.sparse.csc_matrix(rows))
     nearest, similarities = np.zeros((len(x), m), np.int32), np.zeros((len(x), m), np.float32)
     sizes = np.zeros(len(x), np.int64)
     nearest_rows(
-        len(x), a.indptr, a.indices, a.data, columns.indptr, columns.indices, columns.data, len(rows), np.array(own),
+        len(x), a.indptr, a.indices, a.data, *columns.arrays(), len(rows), np.array(own),
         most_read, nearest, similarities, sizes, lanes=lanes,
     )  # fmt: skip
     assert all(np.all(np.diff(found[:size]) <= 0) for found, size in zip(similarities, sizes, strict=True))
@@ -64,11 +65,15 @@ def unexplained(
     x: np.ndarray, rows: np.ndarray, known: np.ndarray, weights: np.ndarray, sizes: list[int], own: list[int], m: int,
     *, n_features: int = 9, most_read: int = 10**6, lanes: int = 1,
 ) -> list[list[int]]:  # fmt: skip
-    a, b, columns = scipy.sparse.csr_matrix(x), scipy.sparse.csr_matrix(rows), scipy.sparse.csc_matrix(rows)
+    a, b, columns = (
+        scipy.sparse.csr_matrix(x),
+        scipy.sparse.csr_matrix(rows),
+        ColumnLists(scipy.sparse.csc_matrix(rows)),
+    )
     found, n_found = np.zeros((len(x), known.shape[1] + m), np.int32), np.array(sizes)
     found[:, : known.shape[1]] = known
     unexplained_rows(
-        len(x), a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, columns.indptr, columns.indices, columns.data,
+        len(x), a.indptr, a.indices, a.data, b.indptr, b.indices, b.data, *columns.arrays(),
         np.array(own), weights, n_features, most_read, found, n_found, lanes=lanes,
     )  # fmt: skip
     return [row[:size].tolist() for row, size in zip(found, n_found, strict=True)]

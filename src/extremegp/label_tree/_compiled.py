@@ -113,17 +113,20 @@ def matmul(matrix: scipy.sparse.csr_matrix, dense: NDArray[np.float32]) -> NDArr
         return np.asarray(matrix @ dense.ravel(), dtype=np.float32)[:, None]
     out = np.empty((matrix.shape[0], dense.shape[1]), dtype=np.float32)
     dense = np.ascontiguousarray(dense, dtype=np.float32)
-    times_dense(matrix.shape[0], matrix.indptr, matrix.indices, matrix.data, dense, out)
+    starts, ends = matrix.indptr[:-1], matrix.indptr[1:]
+    times_dense(matrix.shape[0], starts, ends, matrix.indices, matrix.data, dense, out)
     return out
 
 
 @in_lanes
 @no_type_check
-def times_dense(lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, dense: Any, out: Any) -> None:
-    """Of out = A B, for CSR A and an array B, the rows of a lane."""
-    for i in range(lane, len(indptr) - 1, n_lanes):
+def times_dense(
+    lane: int, n_lanes: int, starts: Any, ends: Any, indices: Any, data: Any, dense: Any, out: Any
+) -> None:  # fmt: skip
+    """Of out = A B the rows of a lane, for an array B and A by rows, each from its start to its end."""
+    for i in range(lane, len(starts), n_lanes):
         out[i] = 0
-        for j in range(indptr[i], indptr[i + 1]):
+        for j in range(starts[i], ends[i]):
             value, column = data[j], indices[j]
             for k in range(dense.shape[1]):
                 out[i, k] += value * dense[column, k]

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from extremegp.engine.selection import Selection
 from extremegp.label_tree._compiled import in_lanes, matmul
+from extremegp.label_tree.columns import ColumnLists
 
 NOISES = (0.1, 0.3, 1.0, 3.0)
 """Variances of the noise that are tried, beside the mean square of the rows."""
@@ -75,7 +76,7 @@ class AllRowsRegression(nn.Module):
         x: scipy.sparse.csr_matrix,
         own: NDArray[np.int64],
         rows: scipy.sparse.csr_matrix,
-        columns: scipy.sparse.csr_matrix,
+        columns: ColumnLists,
         counts: NDArray[np.float32],
     ) -> Iterator[Solved]:
         """Weights and variances at inputs, some inputs at a time.
@@ -84,7 +85,7 @@ class AllRowsRegression(nn.Module):
             x: inputs, B x D.
             own: the training rows that they are, which are left out for them; -1 of new inputs.
             rows: X, N x D.
-            columns: X', D x N.
+            columns: the same by columns.
             counts: c, N.
         """
         squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
@@ -125,7 +126,7 @@ class AllRowsRegression(nn.Module):
         target: Float[Tensor, "N B"],
         left_out: tuple[Tensor, Tensor],
         rows: scipy.sparse.csr_matrix,
-        columns: scipy.sparse.csr_matrix,
+        columns: ColumnLists,
         noises: Float[Tensor, " N"],
     ) -> Float[Tensor, "N B"]:
         """(X X' + S)^-1 target, of each column by itself and without the rows that are left out there.
@@ -147,7 +148,7 @@ class AllRowsRegression(nn.Module):
         step = direction = preconditioned(residual)
         size = (residual * step).sum(0)
         for _ in range(_STEPS):
-            image = torch.from_numpy(matmul(rows, matmul(columns, direction.numpy())))
+            image = torch.from_numpy(matmul(rows, columns.times(direction.numpy())))
             image += noises.unsqueeze(1) * direction
             image[left_out] = 0
             length = size / (direction * image).sum(0).clamp(min=1e-30)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from extremegp.label_tree._compiled import in_lanes, keep_best
+from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence import SHARES
 from extremegp.label_tree.evidence_gain import Gain, gain_of
 from extremegp.label_tree.neighbours import nearest_of
@@ -128,7 +129,7 @@ class ExclusionSearch:
         rng: np.random.Generator,
     ) -> None:
         self._x, self._y, self._seen_y, self._weights = x, y, seen_y, weights
-        self._columns = x.tocsc()
+        self._columns = ColumnLists.of(x)
         self._judging = np.sort(rng.permutation(held_out)[:_JUDGING_ROWS])
         order = rng.permutation(seen)
         self._parts = order[:_PILOT_ROWS], order[_PILOT_ROWS:_MOST_ROWS]

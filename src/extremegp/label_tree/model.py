@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.selection import Selection
 from extremegp.label_tree.all_rows import AllRowsRegression, sums_over_rows
+from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence import (
     BEST_OF_EACH,
     LEAST_OF_TREES,
@@ -180,7 +181,7 @@ class Rows(nn.Module):
             "label_indptr": positives + 1,
             "labels": settings.n_labels,
         }
-        self._columns: scipy.sparse.csc_matrix | None = None
+        self._columns: ColumnLists | None = None
         self._ones: NDArray[np.float32] | None = None
 
     def array(self, name: str) -> NDArray[Any]:
@@ -200,10 +201,10 @@ class Rows(nn.Module):
         parts = (self.array("values"), self.array("indices"), self.array("indptr"))
         return scipy.sparse.csr_matrix(parts, shape=(self.settings.n_rows, self.settings.n_features))
 
-    def columns(self) -> scipy.sparse.csc_matrix:
+    def columns(self) -> ColumnLists:
         """X by columns, made once."""
         if self._columns is None:
-            self._columns = self.inputs().tocsc()
+            self._columns = ColumnLists.of(self.inputs())
         return self._columns
 
     def pursued(self, near: Neighbourhoods, own: NDArray[np.int64], first: RowWeights) -> Neighbourhoods:
@@ -220,7 +221,7 @@ class Rows(nn.Module):
         sizes = np.minimum(near.sizes, n_first)
         unexplained_rows(
             x.shape[0], x.indptr, x.indices, x.data, near.rows.indptr, near.rows.indices, near.rows.data,
-            columns.indptr, columns.indices, columns.data, own, first.weights, _MOST_DIFFERENT,
+            *columns.arrays(), own, first.weights, _MOST_DIFFERENT,
             self.settings.most_read // 4, rows, sizes,
         )  # fmt: skip
         return near._replace(nearest=rows, sizes=sizes)
@@ -342,7 +343,7 @@ class LabelTreeModel(nn.Module):
         assert self.all_rows is not None
         first, rows = self.settings.of_all_rows.start, self.rows
         labels, frequencies = (rows.array("label_indptr"), rows.array("labels")), self.frequencies()
-        for solved in self.all_rows.of(x, own, rows.inputs(), rows.columns().T, rows.row_weights()):
+        for solved in self.all_rows.of(x, own, rows.inputs(), rows.columns(), rows.row_weights()):
             ends = np.searchsorted(evidence.rows, np.arange(solved.inputs.start, solved.inputs.stop + 1))
             pairs, n = slice(ends[0], ends[-1]), len(ends) - 1
             said = np.zeros(ends[-1] - ends[0], np.float32)

@@ -9,6 +9,7 @@ import scipy.sparse
 from numpy.typing import NDArray
 
 from extremegp.label_tree._compiled import compiled, in_lanes, keep_best
+from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence import N_NEIGHBOURS
 
 MOST_READ = 1_000_000
@@ -30,15 +31,14 @@ class NearestRows(NamedTuple):
 
 
 def nearest_of(
-    x: scipy.sparse.csr_matrix, columns: scipy.sparse.csc_matrix, own: NDArray[np.int64], most_read: int = MOST_READ
+    x: scipy.sparse.csr_matrix, columns: ColumnLists, own: NDArray[np.int64], most_read: int = MOST_READ
 ) -> NearestRows:
     """The rows nearest to B inputs; see `nearest_rows`."""
     n = x.shape[0]
     rows, similarities = np.zeros((n, N_NEIGHBOURS + 1), np.int32), np.zeros((n, N_NEIGHBOURS + 1), np.float32)
     sizes = np.zeros(n, np.int64)
     nearest_rows(
-        n, x.indptr, x.indices, x.data, columns.indptr, columns.indices, columns.data, columns.shape[0], own, most_read,
-        rows, similarities, sizes,
+        n, x.indptr, x.indices, x.data, *columns.arrays(), columns.n_rows, own, most_read, rows, similarities, sizes,
     )  # fmt: skip
     return NearestRows(rows, similarities, sizes)
 
@@ -46,20 +46,20 @@ def nearest_of(
 @compiled
 @no_type_check
 def _add_products(
-    features: Any, values: Any, column_indptr: Any, column_rows: Any, column_data: Any, most_read: int, sums: Any,
-    seen: Any, touched: Any,
+    features: Any, values: Any, column_starts: Any, column_ends: Any, column_rows: Any, column_data: Any,
+    most_read: int, sums: Any, seen: Any, touched: Any,
 ) -> int:  # fmt: skip
     """Add an input's inner products with the rows to `sums`, and leave the rows in `touched`: how many."""
     lengths = np.empty(len(features), np.int64)
     for j in range(len(features)):
-        lengths[j] = column_indptr[features[j] + 1] - column_indptr[features[j]]
+        lengths[j] = column_ends[features[j]] - column_starts[features[j]]
     n_touched, n_read = 0, 0
     for j in np.argsort(lengths, kind="mergesort"):
         n_read += lengths[j]
         if n_read > most_read and n_read > lengths[j]:
             break
         feature, value = features[j], values[j]
-        for q in range(column_indptr[feature], column_indptr[feature + 1]):
+        for q in range(column_starts[feature], column_ends[feature]):
             row = column_rows[q]
             if not seen[row]:
                 seen[row] = True
@@ -72,8 +72,9 @@ def _add_products(
 @in_lanes
 @no_type_check
 def nearest_rows(
-    lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, column_indptr: Any, column_rows: Any,
-    column_data: Any, n_rows: int, own: Any, most_read: int, nearest: Any, similarities: Any, sizes: Any,
+    lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, column_starts: Any, column_ends: Any,
+    column_rows: Any, column_data: Any, n_rows: int, own: Any, most_read: int, nearest: Any, similarities: Any,
+    sizes: Any,
 ) -> None:  # fmt: skip
     """The rows with the largest inner products x'x_i, by the lists of the rows that have each feature.
 
@@ -83,9 +84,10 @@ def nearest_rows(
         indptr: with `indices` and `data` the inputs, CSR, B x D.
         indices: see `indptr`.
         data: see `indptr`.
-        column_indptr: with `column_rows` and `column_data` the training inputs by columns, D x N.
-        column_rows: see `column_indptr`.
-        column_data: see `column_indptr`.
+        column_starts: with the next three the training inputs by columns, see `ColumnLists`.
+        column_ends: see `ColumnLists`.
+        column_rows: see `ColumnLists`.
+        column_data: see `ColumnLists`.
         n_rows: N.
         own: the training row that an input is, which is none of its neighbours; -1 for new inputs. Rows that are in the
             training data have one neighbour less.
@@ -100,8 +102,9 @@ def nearest_rows(
     for i in range(lane, len(indptr) - 1, n_lanes):
         of_input = slice(indptr[i], indptr[i + 1])
         n_touched = _add_products(
-            indices[of_input], data[of_input], column_indptr, column_rows, column_data, most_read, sums, seen, touched
-        )
+            indices[of_input], data[of_input], column_starts, column_ends, column_rows, column_data, most_read, sums,
+            seen, touched,
+        )  # fmt: skip
         size = keep_best(sums, touched, n_touched, nearest[i], similarities[i])
         order = np.argsort(-similarities[i, :size], kind="mergesort")
         similarities[i, :size], nearest[i, :size] = similarities[i, :size][order], nearest[i, :size][order]
@@ -121,8 +124,8 @@ def nearest_rows(
 @no_type_check
 def unexplained_rows(
     lane: int, n_lanes: int, indptr: Any, indices: Any, data: Any, row_indptr: Any, row_indices: Any, row_data: Any,
-    column_indptr: Any, column_rows: Any, column_data: Any, own: Any, weights: Any, n_features: int, most_read: int,
-    rows: Any, sizes: Any,
+    column_starts: Any, column_ends: Any, column_rows: Any, column_data: Any, own: Any, weights: Any, n_features: int,
+    most_read: int, rows: Any, sizes: Any,
 ) -> None:  # fmt: skip
     """The rows that a regression on other rows speaks of least, with the largest |x_j'(x - sum_i w_i x_i)|.
 
@@ -138,9 +141,10 @@ def unexplained_rows(
         row_indptr: with `row_indices` and `row_data` the training rows, CSR, N x D.
         row_indices: see `row_indptr`.
         row_data: see `row_indptr`.
-        column_indptr: with `column_rows` and `column_data` the same by columns.
-        column_rows: see `column_indptr`.
-        column_data: see `column_indptr`.
+        column_starts: with the next three the same by columns, see `ColumnLists`.
+        column_ends: see `ColumnLists`.
+        column_rows: see `ColumnLists`.
+        column_data: see `ColumnLists`.
         own: the training row that an input is, which is not taken; -1 for new inputs.
         weights: w of the rows that are taken already, B x m.
         n_features: of the difference, to look at: the largest.
@@ -151,7 +155,7 @@ def unexplained_rows(
     n_rows, n_known = len(row_indptr) - 1, weights.shape[1]
     sums, touched = np.zeros(n_rows, np.float32), np.empty(n_rows, np.int32)
     seen = np.zeros(n_rows, np.bool_)
-    difference, place = np.zeros(len(column_indptr) - 1, np.float32), np.zeros(len(column_indptr) - 1, np.bool_)
+    difference, place = np.zeros(len(column_starts), np.float32), np.zeros(len(column_starts), np.bool_)
     entries, sizes_of = np.empty(len(difference), np.int32), np.zeros(len(difference), np.float32)
     largest, scores = np.empty(n_features, np.int32), np.empty(n_features, np.float32)
     best, best_scores = np.empty(rows.shape[1] - n_known, np.int32), np.empty(rows.shape[1] - n_known, np.float32)
@@ -174,8 +178,9 @@ def unexplained_rows(
         n_largest = keep_best(sizes_of, entries, n_entries, largest, scores)
         features = np.sort(largest[:n_largest])
         n_touched = _add_products(
-            features, difference[features], column_indptr, column_rows, column_data, most_read, sums, seen, touched
-        )
+            features, difference[features], column_starts, column_ends, column_rows, column_data, most_read, sums,
+            seen, touched,
+        )  # fmt: skip
         for t in range(n_touched):
             sums[touched[t]] = abs(sums[touched[t]])
         for q in range(size):
