@@ -31,7 +31,7 @@ from extremegp.estimators.weights import label_counts, without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.label_tree.all_rows import MOST_ROWS
 from extremegp.label_tree.evidence import BEST_OF_EACH, N_NEIGHBOURS
-from extremegp.label_tree.model import LATER, LATER_FLAGS
+from extremegp.label_tree.settings import LATER, LATER_FLAGS
 from extremegp.label_tree.training import WIDER_ABOVE
 from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import check_memory, memory_left, memory_limit

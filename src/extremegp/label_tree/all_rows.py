@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from extremegp.engine.selection import Selection
 from extremegp.label_tree._compiled import in_lanes, matmul
 from extremegp.label_tree.columns import ColumnLists
+from extremegp.label_tree.growing import Growing
 
 NOISES = (0.1, 0.3, 1.0, 3.0)
 """Variances of the noise that are tried, beside the mean square of the rows."""
@@ -31,6 +32,7 @@ _STEPS = 6
 _BLOCK = 64
 # Rows with less than that of the largest weight are left out of sums over rows.
 _LEAST_WEIGHT = 1e-3
+_LEAST_SPREAD = 1e-6
 
 
 class Solved(NamedTuple):
@@ -67,6 +69,11 @@ class AllRowsRegression(nn.Module):
     def __init__(self, n_rows: int, n_directions: int) -> None:
         super().__init__()
         self._rest: float | None = None
+        # P, with X X' ~ P P', its P'P, and of that the eigenvalues and vectors: once rows have come or gone.
+        self._projected: Growing | None = None
+        self._gram = torch.zeros(0, 0, dtype=torch.float64)
+        self._axes: tuple[Tensor, Tensor] | None = None
+        self._basis: NDArray[np.float32] | None = None
         self.register_buffer("noise", torch.ones(()))
         self.register_buffer("directions", torch.zeros(n_rows, n_directions))
         self.register_buffer("spreads", torch.ones(n_directions))
@@ -102,6 +109,55 @@ class AllRowsRegression(nn.Module):
             solved = found.numpy()
             yield Solved(inputs, np.ascontiguousarray(solved.T), np.maximum(variance, 0))
 
+    def add(self, x: scipy.sparse.csr_matrix, columns: ColumnLists) -> None:
+        """Go on with more rows, as they lie in the directions of the others.
+
+        Args:
+            x: the new rows, B x D.
+            columns: X by columns without them.
+        """
+        projected = self._started()
+        if self._basis is None:
+            spreads = self.spreads.numpy()
+            along = columns.times(self.directions.numpy()) / np.sqrt(spreads)
+            # Rows have nothing in directions that they do not spread in.
+            self._basis = np.where(spreads > _LEAST_SPREAD * spreads.max(), along, 0).astype(np.float32)
+        new = matmul(x, self._basis)
+        projected.extend(new)
+        self._gram += torch.from_numpy(new.T @ new)
+        self._rest = self._axes = None
+
+    def remove(self, row: int) -> None:
+        """Go on without a row."""
+        projected = self._started()
+        gone = torch.from_numpy(projected.array[row].copy())
+        projected.cut(row, row + 1)
+        self._gram -= torch.outer(gone, gone)
+        self._rest = self._axes = None
+
+    def settle(self) -> None:
+        """Have the directions of the rows that there are now."""
+        if self._projected is not None:
+            found = directions_of_rows(self._projected.array)
+            self.directions, self.spreads = found["directions"], found["spreads"]
+            self._projected = self._basis = self._axes = None
+
+    def _started(self) -> Growing:
+        if self._projected is None:
+            self._projected = Growing(self.directions.numpy() * np.sqrt(self.spreads.numpy()))
+            self._gram = torch.diag(self.spreads.double())
+        return self._projected
+
+    def _preconditioner(self, rest: float) -> tuple[Tensor, Tensor]:
+        """P and C, with I / (rest + s^2) + P C P' the inverse of X X' + s^2 I, were it constant outside directions."""
+        noise = float(self.noise)
+        if self._projected is None:
+            return self.directions, torch.diag(1 / (self.spreads + noise) - 1 / (rest + noise))
+        self._axes = self._axes or _axes(self._gram)
+        spreads, rotation = self._axes
+        along = (1 / (spreads + noise) - 1 / (rest + noise)) / spreads
+        return torch.from_numpy(self._projected.array), ((rotation * along) @ rotation.T).float()
+
     def choose(self, mean_square: float, error: Callable[[], float]) -> Selection:
         """Take the noise with the least error at training rows, each left out.
 
@@ -136,11 +192,10 @@ class AllRowsRegression(nn.Module):
         noise = float(self.noise)
         # The mean square of the rows: the eigenvalues of X X' outside the directions, more or less.
         rest = self._rest = self._rest or float(np.square(rows.data, dtype=np.float64).sum() / rows.shape[0])
-        # The inverse of X X' + s^2 I, were it constant outside the directions.
-        along = (1 / (self.spreads + noise) - 1 / (rest + noise)).unsqueeze(1)
+        directions, along = self._preconditioner(rest)
 
         def preconditioned(vectors: Tensor) -> Tensor:
-            changed = vectors / (rest + noise) + self.directions @ (along * (self.directions.T @ vectors))
+            changed = vectors / (rest + noise) + directions @ (along @ (directions.T @ vectors))
             changed[left_out] = 0
             return changed
 
@@ -167,10 +222,15 @@ class AllRowsRegression(nn.Module):
 def directions_of_rows(projected: NDArray[np.float32]) -> dict[str, Tensor]:
     """The buffers of an `AllRowsRegression` of rows in their principal directions, N x R."""
     projections = torch.from_numpy(projected)
-    spreads, rotation = torch.linalg.eigh((projections.T @ projections).double())
-    spreads = spreads.clamp(min=1e-12 * float(spreads[-1]))
+    spreads, rotation = _axes((projections.T @ projections).double())
     directions = projections @ (rotation / spreads.sqrt()).float()
     return {"noise": torch.ones(()), "directions": directions, "spreads": spreads.float()}
+
+
+def _axes(gram: Float[Tensor, "R R"]) -> tuple[Float[Tensor, " R"], Float[Tensor, "R R"]]:
+    """Squared lengths of projections P along their principal axes, none zero, and the axes as columns, by P'P."""
+    spreads, rotation = torch.linalg.eigh(gram)
+    return spreads.clamp(min=1e-12 * float(spreads[-1])), rotation
 
 
 @in_lanes

@@ -9,8 +9,8 @@ trees nor neighbours find have one small probability in common.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
-from typing import Any, NamedTuple, cast
+from dataclasses import replace
+from typing import NamedTuple, cast
 
 import numpy as np
 import scipy.sparse
@@ -22,21 +22,19 @@ from torch import Tensor, nn
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.selection import Selection
 from extremegp.label_tree.all_rows import AllRowsRegression, sums_over_rows
-from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence import (
-    BEST_OF_EACH,
     LEAST_OF_TREES,
     LEAST_REGRESSED,
-    N_EVIDENCE,
     N_FINDERS,
-    N_OF_REGRESSION,
     gather_evidence,
 )
 from extremegp.label_tree.exclusions import Exclusions
-from extremegp.label_tree.neighbours import MOST_READ, NearestRows, nearest_of, unexplained_rows
-from extremegp.label_tree.prior import N_NEAREST, UtilityPrior
+from extremegp.label_tree.neighbours import NearestRows
+from extremegp.label_tree.prior import UtilityPrior
 from extremegp.label_tree.regression import LEAST_NOISE, LocalRegression, Neighbourhoods, RowWeights
-from extremegp.label_tree.tree import LabelTree, LevelSizes, are_starts
+from extremegp.label_tree.rows import Rows
+from extremegp.label_tree.settings import LabelTreeSettings
+from extremegp.label_tree.tree import LabelTree
 from extremegp.settings.model import ModelSettings
 from extremegp.storage.tensors import copy_state
 
@@ -44,92 +42,6 @@ _BLOCK_ROWS = 1024
 _CHOOSING_ROWS = 64
 # Labels that a tree finds, at least: more than those that it makes candidates, as trees are averaged.
 _BEST_OF_TREE = 100
-_LEAST_LENGTH = 1e-12
-# Features of what a regression leaves unexplained of an input.
-_MOST_DIFFERENT = 300
-
-
-@dataclass(frozen=True)
-class LabelTreeSettings:
-    """Everything that decides the shapes of a model's tensors, and how it searches.
-
-    Attributes:
-        n_features: D.
-        n_labels: K.
-        n_rows: N, training rows, which are the neighbours.
-        n_stored: stored entries of their inputs.
-        n_positives: of their labels.
-        trees: the levels of every tree, from the root down.
-        n_inducing: inducing inputs of the Gaussian process of the evidence.
-        beam: W, nodes of a level that a search goes on from.
-        most_read: entries of lists of rows that a search for neighbours reads, see `nearest_rows`.
-        weighted: whether the rows have weights.
-        n_regressed: rows that the regression of the labels is on; 0 for no regression.
-        prior: whether utilities have a prior far from the rows.
-        n_pursued: of the rows that the regression is on, those that are taken for what the nearest leave unexplained.
-        n_excluded: pairs of a feature and a label that it speaks against.
-        n_directions: of the rows, for the regression on all of them; 0 for none.
-        weight_variances: whether the trees' weights have a posterior.
-        n_best: labels that trees, and each of two shares of neighbours, make candidates; 0 for `BEST_OF_EACH`.
-    """
-
-    n_features: int
-    n_labels: int
-    n_rows: int
-    n_stored: int
-    n_positives: int
-    trees: tuple[tuple[LevelSizes, ...], ...]
-    n_inducing: int
-    beam: int = 10
-    most_read: int = MOST_READ
-    weighted: bool = False
-    n_regressed: int = 0
-    prior: bool = False
-    n_pursued: int = 0
-    n_excluded: int = 0
-    n_directions: int = 0
-    weight_variances: bool = False
-    n_best: int = 0
-
-    def to_config(self) -> dict[str, Any]:
-        """All of it as JSON; what earlier versions do not know only where it is not as theirs."""
-        return {name: value for name, value in asdict(self).items() if name not in LATER or value}
-
-    @property
-    def n_evidence(self) -> int:
-        """Numbers that speak for a label."""
-        return int(self.of_all_rows.stop) + (self.n_excluded > 0)
-
-    @property
-    def of_all_rows(self) -> slice:
-        """Which of these are of the regression on all rows."""
-        first = N_EVIDENCE + (N_OF_REGRESSION if self.n_regressed else 0)
-        return slice(first, first + (N_OF_REGRESSION if self.n_directions else 0))
-
-    @property
-    def regressions(self) -> list[int]:
-        """Which of these are what regressions say; after each of them comes its variance."""
-        firsts = [N_EVIDENCE] if self.n_regressed else []
-        return [*firsts, self.of_all_rows.start] if self.n_directions else firsts
-
-    @property
-    def n_candidates(self) -> int:
-        """Labels of a row that can be ranked, at most."""
-        return N_FINDERS * (self.n_best or BEST_OF_EACH)
-
-    @property
-    def n_first(self) -> int:
-        """Nearest rows that the regression is on."""
-        return self.n_regressed - self.n_pursued
-
-    def build(self) -> LabelTreeModel:
-        """A model with tensors of these shapes."""
-        return LabelTreeModel(self)
-
-
-LATER = ("weighted", "n_regressed", "prior", "n_pursued", "n_excluded", "n_directions", "weight_variances", "n_best")
-LATER_FLAGS = ("weighted", "prior", "weight_variances")
-"""Settings that models of earlier versions do not have, and those of them that are flags."""
 
 
 def combiner_settings(settings: LabelTreeSettings) -> ModelSettings:
@@ -159,104 +71,6 @@ def untrained(settings: LabelTreeSettings) -> dict[str, Tensor]:
     for name, part in parts.items():
         state |= {f"{name}.{key}": tensor for key, tensor in part.state_dict().items()}
     return state
-
-
-class Rows(nn.Module):
-    """The training rows: inputs and labels, CSR, and what the rows count."""
-
-    def __init__(self, settings: LabelTreeSettings) -> None:
-        super().__init__()
-        self.settings = settings
-        n, stored, positives = settings.n_rows, settings.n_stored, settings.n_positives
-        self.register_buffer("indptr", torch.zeros(n + 1, dtype=torch.int64))
-        self.register_buffer("indices", torch.zeros(stored, dtype=torch.int32))
-        self.register_buffer("values", torch.zeros(stored))
-        self.register_buffer("label_indptr", torch.zeros(n + 1, dtype=torch.int64))
-        self.register_buffer("labels", torch.zeros(positives, dtype=torch.int32))
-        if settings.weighted:
-            self.register_buffer("weights", torch.zeros(n))
-        self.index_limits = {
-            "indptr": stored + 1,
-            "indices": settings.n_features,
-            "label_indptr": positives + 1,
-            "labels": settings.n_labels,
-        }
-        self._columns: ColumnLists | None = None
-        self._ones: NDArray[np.float32] | None = None
-
-    def array(self, name: str) -> NDArray[Any]:
-        """A buffer as an array."""
-        return np.asarray(getattr(self, name).numpy())
-
-    def row_weights(self) -> NDArray[np.float32]:
-        """What each row counts, N."""
-        if self.settings.weighted:
-            return self.array("weights")
-        if self._ones is None:
-            self._ones = np.ones(self.settings.n_rows, np.float32)
-        return self._ones
-
-    def inputs(self) -> scipy.sparse.csr_matrix:
-        """X, N x D."""
-        parts = (self.array("values"), self.array("indices"), self.array("indptr"))
-        return scipy.sparse.csr_matrix(parts, shape=(self.settings.n_rows, self.settings.n_features))
-
-    def columns(self) -> ColumnLists:
-        """X by columns, made once."""
-        if self._columns is None:
-            self._columns = ColumnLists.of(self.inputs())
-        return self._columns
-
-    def pursued(self, near: Neighbourhoods, own: NDArray[np.int64], first: RowWeights) -> Neighbourhoods:
-        """The rows of a regression, and those that it leaves unexplained; see `unexplained_rows`.
-
-        Args:
-            near: inputs with their nearest rows.
-            own: the training rows that they are, -1 of new ones.
-            first: the regression on the first of these rows.
-        """
-        x, n_first, columns = near.x, first.weights.shape[1], self.columns()
-        rows = np.zeros((x.shape[0], n_first + self.settings.n_pursued), np.int32)
-        rows[:, :n_first] = near.nearest[:, :n_first]
-        sizes = np.minimum(near.sizes, n_first)
-        unexplained_rows(
-            x.shape[0], x.indptr, x.indices, x.data, near.rows.indptr, near.rows.indices, near.rows.data,
-            *columns.arrays(), own, first.weights, _MOST_DIFFERENT,
-            self.settings.most_read // 4, rows, sizes,
-        )  # fmt: skip
-        return near._replace(nearest=rows, sizes=sizes)
-
-    def nearest(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64]) -> NearestRows:
-        """The nearest rows of B inputs."""
-        return nearest_of(x, self.columns(), own, self.settings.most_read)
-
-    def closeness(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> NDArray[np.float32]:
-        """Mean cosines of B inputs with the nearest rows, up to `N_NEAREST`; 0 with those that were not found."""
-        m = max(1, min(N_NEAREST, self.settings.n_rows - 1))
-        lengths = np.outer(_norms(x), np.ones(m)) * _norms(self.inputs()[nearest.rows[:, :m].ravel()]).reshape(-1, m)
-        cosines = nearest.similarities[:, :m] / np.maximum(lengths, _LEAST_LENGTH)
-        return np.asarray(np.where(np.arange(m) < nearest.sizes[:, None], cosines, 0).mean(axis=1), dtype=np.float32)
-
-    def exchanged(self, x: scipy.sparse.csr_matrix, rng: np.random.Generator) -> NDArray[np.float32]:
-        """Closeness of B inputs whose features were exchanged for each other, the same way in all of them."""
-        columns = rng.permutation(self.settings.n_features)[x.indices]
-        changed = scipy.sparse.csr_matrix((x.data, columns, x.indptr), shape=x.shape).sorted_indices()
-        return self.closeness(changed, self.nearest(changed, np.full(x.shape[0], -1)))
-
-    def label_counts(self) -> NDArray[np.float64]:
-        """What the rows with each label count together, K."""
-        of_entries = np.repeat(self.row_weights(), np.diff(self.array("label_indptr")))
-        counts = np.bincount(self.array("labels"), of_entries, minlength=self.settings.n_labels)
-        return np.asarray(counts, dtype=np.float64)
-
-    def is_sound(self) -> bool:
-        """Whether both matrices are CSR matrices, and no row counts less than nothing."""
-        if not (self.row_weights() >= 0).all():
-            return False
-        for indptr, indices in (("indptr", "indices"), ("label_indptr", "labels")):
-            if not are_starts(self.array(indptr), len(self.array(indices))):
-                return False
-        return True
 
 
 class Evidence(NamedTuple):
@@ -374,6 +188,43 @@ class LabelTreeModel(nn.Module):
             found[column] = np.sqrt(np.maximum(variance, 0) * said * (1 - said)) / (said + LEAST_REGRESSED)
         return found
 
+    def add(self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, weights: NDArray[np.float32] | None) -> None:
+        """Know more rows: as neighbours and in the regressions, at once. Trees and the last stage stay as they are.
+
+        Args:
+            x: inputs, B x D, with ascending columns.
+            y: labels that are 1, B x K.
+            weights: what each of them counts; None for 1.
+        """
+        if self.all_rows is not None:
+            self.all_rows.add(x, self.rows.columns())
+        self.rows.add(x, y, weights)
+        self.settings = self.rows.settings
+
+    def remove(self, row: int) -> None:
+        """Forget a row; those after it have the numbers before theirs from then on."""
+        if not self.rows.settings.marked or self.rows.seen[row]:
+            # Of labels without such a row to the bit what they would be had there been none.
+            labels, count = self.rows.labels_of(row), float(self.rows.row_weights()[row])
+            left = np.expm1(self.log_counts.numpy()[labels].astype(np.float64)) - count
+            self.log_counts[labels] = torch.from_numpy(np.log1p(np.where(left > 1e-3 * count, left, 0))).float()
+        self.rows.remove(row)
+        if self.all_rows is not None:
+            self.all_rows.remove(row)
+        self.settings = self.rows.settings
+
+    def settle(self) -> None:
+        """Have tensors that are those of the rows that there are now: before they are saved."""
+        if self.all_rows is not None:
+            self.all_rows.settle()
+
+    def add_labels(self, n: int) -> None:
+        """Have more labels, which no row has yet and no tree finds."""
+        self.log_counts = torch.cat([self.log_counts, torch.zeros(n)])
+        self.settings = self.rows.settings = replace(self.rows.settings, n_labels=self.settings.n_labels + n)
+        self.rows.index_limits["labels"] += n
+        self.rows.version += 1
+
     def without_all_rows(self) -> LabelTreeModel:
         """The same model without the regression on all rows, its Gaussian process of the evidence untrained."""
         settings = replace(self.settings, n_directions=0)
@@ -439,11 +290,6 @@ class LabelTreeModel(nn.Module):
         if self.all_rows is not None:
             in_domain &= self.all_rows.is_sound()
         return in_domain and self.rows.is_sound() and all(tree.is_sound() for tree in self.trees)
-
-
-def _norms(x: scipy.sparse.csr_matrix) -> NDArray[np.float64]:
-    """Lengths of the rows."""
-    return np.sqrt(np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel())
 
 
 def row_blocks(n_rows: int) -> Iterator[slice]:

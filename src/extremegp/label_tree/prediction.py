@@ -37,14 +37,18 @@ class LabelTreePredictor:
         self.model = model
         self._combiner = Predictor(model.combiner)
         self._likelihood = model.combiner.likelihood
+        self._known_groups: tuple[int, LabelGroups] | None = None
 
-    @cached_property
+    @property
     def _groups(self) -> LabelGroups:
-        """The labels that have one prior, where the model has one."""
+        """The labels that have one prior, where the model has one: made once, until rows come or go."""
         model = self.model
-        assert model.prior is not None
-        n_rows, background = float(model.rows.row_weights().sum()), float(model.background)
-        return model.prior.groups(self._likelihood, model.rows.label_counts(), n_rows, background)
+        if self._known_groups is None or self._known_groups[0] != model.rows.version:
+            assert model.prior is not None
+            n_rows, background = float(model.rows.row_weights().sum()), float(model.background)
+            found = model.prior.groups(self._likelihood, model.rows.label_counts(), n_rows, background)
+            self._known_groups = model.rows.version, found
+        return self._known_groups[1]
 
     def candidates(self, x: Matrix) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
         """Rows, their candidate labels, and of these the mean utilities and the probabilities."""

@@ -25,8 +25,9 @@ from extremegp.label_tree.evidence import N_NEIGHBOURS
 from extremegp.label_tree.evidence_gain import Gain
 from extremegp.label_tree.exclusions import ExclusionSearch, Pairs
 from extremegp.label_tree.levels import Level, NodeBatch, TreeShape, node_batches
-from extremegp.label_tree.model import LabelTreeModel, LabelTreeSettings, untrained
+from extremegp.label_tree.model import LabelTreeModel, untrained
 from extremegp.label_tree.nodes import fit_nodes
+from extremegp.label_tree.settings import LabelTreeSettings
 from extremegp.label_tree.tree import LevelSizes
 from extremegp.progress import spoken
 from extremegp.storage.tensors import copy_state
@@ -163,7 +164,7 @@ class _Growth:
         self.held_out = np.sort(held_out)
         seen = np.ones(x.shape[0], dtype=bool)
         seen[self.held_out] = False
-        self.seen_rows = np.flatnonzero(seen)
+        self.seen, self.seen_rows = seen, np.flatnonzero(seen)
         own = None if weights is None else weights.astype(np.float32)
         self.weighted, self.weights = own is not None, np.ones(x.shape[0], np.float32) if own is None else own
         self.seen_y = scipy.sparse.csr_matrix(y.multiply((seen * self.weights)[:, None]), dtype=np.float32)
@@ -296,7 +297,7 @@ class _Growth:
             n_pursued=max(0, training.n_regressed - N_NEIGHBOURS),
             n_excluded=0 if self.excluded is None else len(self.excluded.features),
             n_directions=self.projected.shape[1] if self._regresses_all() else 0, weight_variances=True,
-            n_best=training.n_best,
+            n_best=training.n_best, marked=True,
         )  # fmt: skip
         with torch.device("meta"):
             model = settings.build()
@@ -309,6 +310,7 @@ class _Growth:
             "rows.values": x.data.copy(),
             "rows.label_indptr": y.indptr.astype(np.int64),
             "rows.labels": y.indices.astype(np.int32),
+            "rows.seen": self.seen.astype(np.uint8),
             "log_counts": np.log1p(counts).astype(np.float32),
         }
         if self.weighted:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from extremegp.label_tree.path_variance import add_level
 from extremegp.label_tree.search import search_level
 
+NOWHERE = -1e4
+"""The logarithm of the probability of a label that stands in no leaf."""
 _BLOCK_ENTRIES = 1 << 22  # looked at together when a model is checked
 
 
@@ -90,7 +92,7 @@ class LabelTree(nn.Module):
     Args:
         levels: how large they are.
         n_features: D.
-        n_labels: K.
+        n_labels: K; labels that were added later stand in no leaf.
         weight_variances: whether the weights have a posterior.
     """
 
@@ -99,7 +101,7 @@ class LabelTree(nn.Module):
     ) -> None:
         super().__init__()
         self.order: Tensor
-        self.register_buffer("order", torch.zeros(n_labels, dtype=torch.int32))
+        self.register_buffer("order", torch.zeros(levels[-1].nodes, dtype=torch.int32))
         self.levels = cast("Sequence[TreeLevel]", _levels(levels, n_features, weight_variances))
         self.prior_variance: Tensor | None
         self.register_buffer("prior_variance", torch.zeros(()) if weight_variances else None)
@@ -140,12 +142,13 @@ class LabelTree(nn.Module):
             labels: of the pairs.
         """
         assert self.prior_variance is not None
-        place = np.empty(len(self.order), np.int64)
-        place[self.order.numpy()] = np.arange(len(place))
+        n_pairs, place = len(labels), np.full(max(len(self.order), labels.max(initial=-1) + 1), -1)
+        place[self.order.numpy()] = np.arange(len(self.order))
         in_order = np.lexsort((place[labels], rows))
-        ends = np.searchsorted(rows, np.arange(x.shape[0] + 1))
+        in_order = in_order[place[labels][in_order] >= 0]
+        ends = np.searchsorted(rows[in_order], np.arange(x.shape[0] + 1))
         squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
-        nodes, (scores, variances) = place[labels][in_order], np.zeros((2, len(rows)), np.float32)
+        nodes, (scores, variances) = place[labels][in_order], np.zeros((2, len(in_order)), np.float32)
         for level in reversed(self.levels):
             arrays = level.arrays()
             parents = np.searchsorted(arrays[0], nodes, side="right") - 1
@@ -154,15 +157,31 @@ class LabelTree(nn.Module):
                 float(self.prior_variance), scores, variances,
             )  # fmt: skip
             nodes = parents
-        back = np.empty_like(in_order)
-        back[in_order] = np.arange(len(back))
-        return scores[back], variances[back]
+        of_pairs = np.full(n_pairs, NOWHERE, np.float32), np.zeros(n_pairs, np.float32)
+        of_pairs[0][in_order], of_pairs[1][in_order] = scores, variances
+        return of_pairs
+
+    def scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> None:
+        """Leave no weight of features that no row has any more, and none of labels that no row has."""
+        places = np.flatnonzero(np.isin(self.order.numpy(), labels))
+        for level in self.levels:
+            _, _, of_block, entries, targets, weights, biases = level.arrays()
+            gone, last = np.repeat(np.isin(of_block, features), np.diff(entries)), level is self.levels[-1]
+            if last:
+                gone |= np.isin(targets, places)
+                biases[places] = biases.min()
+            weights[gone] = 0
+            if self.prior_variance is not None:
+                precisions, bias_variances = level.posterior()
+                precisions[gone] = 0
+                if last:
+                    bias_variances[places] = float(self.prior_variance)
 
     def is_sound(self) -> bool:
         """Whether the levels fit each other and the order has every label once."""
         above = [1, *(len(level.biases) for level in self.levels)]
         fit = all(len(level.arrays()[0]) == n + 1 for level, n in zip(self.levels, above[:-1], strict=True))
-        once = np.all(np.bincount(self.order.numpy(), minlength=len(self.order)) == 1)
+        once = np.all(np.bincount(self.order.numpy()) <= 1)
         return bool(fit and once and above[-1] == len(self.order) and all(level.is_sound() for level in self.levels))
 
 
