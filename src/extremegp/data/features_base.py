@@ -95,6 +95,9 @@ class Features(ABC):
         """
         return np.zeros(0, dtype=np.int64)
 
+    def forget_columns(self, columns: NDArray[np.int64]) -> None:  # noqa: B027 (few kinds have names of columns)
+        """Leave nothing of what columns are called, such as words of texts that are gone; they stay columns."""
+
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         """What `from_state` needs: a configuration that JSON can hold, and arrays by name."""
         return {"kind": self.kind, "n_features": self.n_features_in}, {}

@@ -85,6 +85,13 @@ class TextFeatures(Features):
     def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
         return np.flatnonzero(column_counts(csr_matrix(x)) <= self.min_df)
 
+    def forget_columns(self, columns: NDArray[np.int64]) -> None:
+        words = list(self._words)
+        for column in columns.tolist():
+            # No analyser takes a zero character for part of a word.
+            words[column] = f"\0{column}"
+        self._set(words, self._vectorizer.idf_)
+
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         config, _ = super().to_state()
         config |= {"min_df": self.min_df, "max_features": self.max_features} | self.analyse.to_config()

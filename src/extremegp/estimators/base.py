@@ -157,6 +157,7 @@ class GPEstimator(TellsNovelty, BaseEstimator):
             DataError: the folder cannot be written, or is something other than a saved model.
         """
         check_is_fitted(self, "model_")
+        self._settle()
         feature_config, feature_arrays = self.features_.to_state()
         history, seconds = split_history(self.history_)
         origin, selections = getattr(self, "origin_", None), self.hyperparameters_
@@ -184,7 +185,15 @@ class GPEstimator(TellsNovelty, BaseEstimator):
             tensors |= {f"{_NOISE}{name}": part for name, part in self.instance_noise_._asdict().items()}
         if self.novelty_ is not None:
             tensors |= {f"{_NOVELTY}{name}": part for name, part in self.novelty_.to_tensors().items()}
-        models.write_model(folder, config, tensors)
+        more_config, more_tensors = self._more()
+        models.write_model(folder, config | more_config, tensors | more_tensors)
+
+    def _settle(self) -> None:
+        """What is to be done before the model is saved."""
+
+    def _more(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        """What `save` writes beside what all estimators have."""
+        return {}, {}
 
     @classmethod
     def _from_saved(

@@ -27,6 +27,10 @@ class Kept:
     def __init__(self) -> None:
         self._things: dict[str, tuple[_State, Any]] = {}
 
+    def clear(self) -> None:
+        """Make all of it anew: of a model that was written to in a way that shows in no tensor's version."""
+        self._things = {}
+
     def get(self, name: str, make: Callable[[], T], model: nn.Module, *others: object) -> T:
         """What `make` makes of the model, from the last call unless something has changed since.
 

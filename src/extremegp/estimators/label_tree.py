@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, NamedTuple, Self
 
 import numpy as np
 import scipy.sparse
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import BlockFeatures, FloatMatrix
+from extremegp.data import BlockFeatures, Features, FloatMatrix, LabelSpace
 from extremegp.data.frames import column_names
 from extremegp.engine.block_shares import block_factors
 from extremegp.engine.matrices import column_counts
@@ -23,16 +23,19 @@ from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns
 from extremegp.estimators.distances import fit_novelty
-from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, encode_as_known
+from extremegp.estimators.learning import LearnsRows, without_absent_ids
+from extremegp.estimators.multilabel_estimator import encode_as_known
 from extremegp.estimators.origin import DataOrigin, Origin, content_hash, fingerprint
 from extremegp.estimators.parameters import RunParameters
+from extremegp.estimators.row_ids import RowIds
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
-from extremegp.estimators.weights import label_counts, without_absent
+from extremegp.estimators.weights import label_counts
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow
 from extremegp.label_tree.all_rows import MOST_ROWS
 from extremegp.label_tree.evidence import BEST_OF_EACH, N_NEIGHBOURS
 from extremegp.label_tree.settings import LATER, LATER_FLAGS
 from extremegp.label_tree.training import WIDER_ABOVE
+from extremegp.prediction.novelty import Novelty
 from extremegp.settings.domains import choice, number
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.settings.resolve import label_propensities
@@ -53,7 +56,7 @@ _ROW_BYTES = 4 * (128 + 6 * 64)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
+class LabelTreeGPClassifier(RunParameters, LearnsRows):
     """Multi-label classification for 10^4 to 10^6 labels, in minutes on sparse features.
 
     A few trees over the labels have a linear Gaussian process at every node and every label, which says how likely the
@@ -98,6 +101,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         settings_: the `LabelTreeSettings`.
         label_counts_: training rows with each label (K).
         n_rows_: training rows.
+        ids_: what they are called.
 
     Examples:
         >>> from extremegp import LabelTreeGPClassifier
@@ -137,6 +141,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         *,
         validation: tuple[Any, Any] | None = None,
         label_names: Sequence[str | int] | None = None,
+        ids: Iterable[Any] | None = None,
     ) -> Self:
         """Train the model.
 
@@ -151,10 +156,11 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             validation: (X, Y) to report P@1 on, in `history_`.
             label_names: names of the K columns where Y is an indicator; by default those of the data frame, or their
                 numbers.
+            ids: names of the rows, to `forget` them by; by default "0" to N - 1, of the rows that count.
 
         Raises:
-            DataError: X, Y or weights cannot be used, or their lengths differ; Y has soft labels; fewer than two rows
-                have a label.
+            DataError: X, Y, weights or ids cannot be used, or their lengths differ; Y has soft labels; fewer than two
+                rows have a label.
             SettingsError: a parameter is outside its domain.
             MemoryPlanError: the settings need more memory than there is.
             TrainingInterrupted: on Ctrl-C, after the checkpoint was saved.
@@ -163,7 +169,7 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             raise DataError("LabelTreeGPClassifier requires y to be passed, but the target y is None")
         self.check_params()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
-        X, Y, weights = without_absent(X, Y, sample_weight)
+        X, Y, weights, ids = without_absent_ids(X, Y, sample_weight, ids)
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         y = scipy.sparse.csr_matrix(y, dtype=np.float32)
         if isinstance(features, BlockFeatures):
@@ -180,6 +186,35 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         if validation is not None:
             # Refused before the work: they are judged after it.
             encode_as_known(validation[1], y.shape[1], space, counts=False, name="the Y of validation")
+        names = RowIds.numbered(x.shape[0])
+        if ids is not None:
+            names = RowIds([], 0)
+            names.add(names.new(ids, x.shape[0]))
+        told = TrainedOn(features, x, y, space, target_kind, weights, names, content_hash_of(x, y, weights))
+        self._grow(told, seed, lambda: fit_novelty(features, X, x), None if features.layout else column_names(X))
+        if validation is not None:
+            self.history_[-1]["validation_P@1"] = self.score(*validation)
+        return self
+
+    def refit(self) -> Self:
+        check_is_fitted(self, "model_")
+        rows, novelty, serials = self._rows_to_refit()
+        weights = rows.row_weights().astype(np.float64) if rows.settings.weighted else None
+        labels = rows.array("labels"), rows.array("label_indptr")
+        ones, shape = np.ones(len(labels[0]), np.float32), (self.n_rows_, rows.settings.n_labels)
+        x, y = rows.inputs().copy(), scipy.sparse.csr_matrix((ones, *labels), shape=shape)
+        ids = RowIds(self.ids_.names, self.ids_.next_number)
+        content = content_hash_of(x, y, weights)
+        told = TrainedOn(self.features_, x, y, self.label_space_, self.target_kind_, weights, ids, content)
+        names, titles = getattr(self, "feature_names_in_", None), self.label_titles_
+        seed = int(check_random_state(self.random_state).randint(2**31 - 1))
+        self._grow(told, seed, lambda: novelty, None if names is None else names.tolist())
+        self.label_titles_, self._novelty_serials = titles, serials
+        return self
+
+    def _grow(self, told: TrainedOn, seed: int, novelty: Callable[[], Novelty | None], names: list[str] | None) -> None:
+        """Become fitted to rows that are encoded and checked."""
+        x, y, weights = told.x, told.y, told.weights
         machine = world("cpu")
         # Processes that start at different moments see different free memory.
         left = (
@@ -192,7 +227,6 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         check_memory(needed, settings="n_trees or n_weights", available=left)
         n_counted = x.shape[0] if weights is None else round(float(weights.sum()))
         propensities = label_propensities(self.propensity, label_counts=label_counts(y, weights), n_rows=n_counted)
-        content = content_hash([x, y] if weights is None else [x, y, weights])
         model, history, selections = grow(
             x,
             y,
@@ -202,28 +236,26 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
             weights=weights,
             propensities=propensities,
             checkpoint=self.checkpoint,
-            fingerprint=fingerprint([content], asdict(training)),
+            fingerprint=fingerprint([told.content], asdict(training)),
         )
         self._adopt(
             model,
             settings=model.settings,
-            features=features,
-            space=space,
-            target_kind=target_kind,
+            features=told.features,
+            space=told.space,
+            target_kind=told.target_kind,
             history=history,
             label_counts=column_counts(y),
             n_rows=x.shape[0],
             instance_noise=None,
-            novelty=fit_novelty(features, X, x),
+            novelty=novelty(),
             hyperparameters=selections,
-            feature_names=None if features.layout else column_names(X),
+            feature_names=names,
         )
         self.n_held_out_ = training.n_held_out
-        told = DataOrigin(x.shape[0], x.shape[1], y.shape[1], training.n_held_out, content)
-        self.origin_ = Origin.now(self, drawn_seed=seed, training=told)
-        if validation is not None:
-            self.history_[-1]["validation_P@1"] = self.score(*validation)
-        return self
+        origin = DataOrigin(x.shape[0], x.shape[1], y.shape[1], training.n_held_out, told.content)
+        self.origin_ = Origin.now(self, drawn_seed=seed, training=origin)
+        self._begin_learning(told.ids)
 
     def check_params(self) -> None:
         """Refuse parameters that no data would make possible.
@@ -331,7 +363,37 @@ class LabelTreeGPClassifier(RunParameters, MultiLabelEstimator):
         estimator = super()._from_saved(folder, config, tensors, torch.device("cpu"), parts)
         if not estimator.model_.is_sound():
             raise ModelFormatError(f"{folder}: the trees or the rows of the model contradict themselves")
+        estimator._resume_learning(folder, config, tensors)
         return estimator
+
+
+class TrainedOn(NamedTuple):
+    """Rows to train on, encoded and checked.
+
+    Attributes:
+        features: the features step, fitted.
+        x: inputs, N x D.
+        y: labels that are 1, N x K.
+        space: the names of the labels.
+        target_kind: the form of the targets.
+        weights: what each row counts; None for 1.
+        ids: what the rows are called.
+        content: a hash of all that.
+    """
+
+    features: Features
+    x: scipy.sparse.csr_matrix
+    y: scipy.sparse.csr_matrix
+    space: LabelSpace | None
+    target_kind: str
+    weights: NDArray[np.float64] | None
+    ids: RowIds
+    content: str
+
+
+def content_hash_of(x: Any, y: Any, weights: Any) -> str:
+    """A hash of rows, the same for the same rows in the same order."""
+    return content_hash([x, y] if weights is None else [x, y, weights])
 
 
 def _and_above(leaf_size: int) -> float:

@@ -50,9 +50,16 @@ class LabelTreePredictor:
             self._known_groups = model.rows.version, found
         return self._known_groups[1]
 
-    def candidates(self, x: Matrix) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
-        """Rows, their candidate labels, and of these the mean utilities and the probabilities."""
-        for rows, evidence, mean, variance in self._moments(x):
+    def candidates(
+        self, x: Matrix, own: NDArray[np.int64] | None = None
+    ) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
+        """Rows, their candidate labels, and of these the mean utilities and the probabilities.
+
+        Args:
+            x: inputs.
+            own: the training rows that they are, each of which is predicted without itself.
+        """
+        for rows, evidence, mean, variance in self._moments(x, own):
             yield rows, evidence, mean, self._probabilities(mean, variance)
 
     def uncertainty(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any], NDArray[Any]]]:
@@ -78,11 +85,13 @@ class LabelTreePredictor:
             without = (1 - np.square(self._trust(evidence))) * most
             yield rows, sums[0] + total, sums[1] + aleatoric, np.where(counts, sums[2] / np.maximum(counts, 1), without)
 
-    def _moments(self, x: Matrix) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
+    def _moments(
+        self, x: Matrix, own: NDArray[np.int64] | None = None
+    ) -> Iterator[tuple[slice, Evidence, NDArray[np.float32], NDArray[np.float32]]]:
         """Rows, their candidate labels, and of these the means and variances of the utilities."""
         inputs = scipy.sparse.csr_matrix(x, dtype=np.float32)
         for rows in row_blocks(inputs.shape[0]):
-            evidence = self.model.evidence(inputs[rows])
+            evidence = self.model.evidence(inputs[rows], None if own is None else own[rows])
             mean, variance = np.empty((2, len(evidence.labels)), dtype=np.float32)
             for pairs, utilities in self._combiner.utilities(self.model.scaled(evidence).numpy()):
                 marginals = utilities.marginals()

@@ -94,6 +94,11 @@ class Rows(nn.Module):
         starts = self.array("label_indptr")
         return np.asarray(self.array("labels")[starts[row] : starts[row + 1]])
 
+    def features_of(self, row: int) -> NDArray[np.int32]:
+        """The features that a row has."""
+        starts = self.array("indptr")
+        return np.asarray(self.array("indices")[starts[row] : starts[row + 1]])
+
     def add(self, x: scipy.sparse.csr_matrix, y: scipy.sparse.csr_matrix, weights: NDArray[np.float32] | None) -> None:
         """Add rows after all others, which the trees have not learnt from.
 

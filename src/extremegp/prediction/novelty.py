@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from scipy.sparse import csr_matrix, issparse
+from scipy.sparse import csr_matrix, issparse, vstack
 from torch import Tensor
 
 from extremegp.engine.blocks import Block, Columns, columns_of
+from extremegp.engine.centres import dense_rows
 from extremegp.engine.matrices import FloatMatrix, csr_of, first_fault, mostly_zero, suited_form
 from extremegp.errors import ModelFormatError
 from extremegp.prediction.compared_rows import ComparedRows, directed_rows, of_one_norm, without_columns
@@ -142,6 +143,37 @@ class Novelty:
         p: NDArray[np.float64] = (1 + farther) / (1 + size)
         return p
 
+    def changed(
+        self,
+        stay: NDArray[np.bool_],
+        known: NDArray[np.bool_],
+        x: FloatMatrix | None,
+        unknown: NDArray[np.float32] | None,
+    ) -> Novelty:
+        """The same with other rows.
+
+        Args:
+            stay: which of the M rows stay.
+            known: which of the L distances do.
+            x: rows that come after them; their own distances are none of those that others are compared with.
+            unknown: as in `fit`.
+        """
+        rows: list[FloatMatrix] = []
+        end = 0
+        for b, kept in enumerate(self._rows):
+            matrix, start = kept.matrix[stay], end
+            end = start + matrix.shape[1]
+            if x is not None:
+                part = Columns(start, end, dense=not issparse(matrix)).of_matrix(x)
+                new: Any = directed_rows(csr_matrix(part), _share(unknown, b)) if kept.directed else part
+                if issparse(matrix):
+                    both: list[Any] = [matrix, csr_matrix(new)]
+                    matrix = csr_matrix(vstack(both))
+                else:
+                    matrix = np.concatenate([matrix, dense_rows(new)])
+            rows.append(matrix)
+        return Novelty(rows, [kept.directed for kept in self._rows], self._left_out[known])
+
     def to_tensors(self) -> dict[str, Tensor]:
         """What `from_tensors` takes."""
         tensors = {
@@ -207,6 +239,52 @@ class Novelty:
             # Farther than any training row is farther still the farther it is.
             joined += np.log(np.maximum(values / (known[-1] or 1), 1))
         return np.round(joined, _DIGITS)
+
+
+class KeptRowSerials:
+    """Which training rows a `Novelty` keeps, by numbers that they have for good.
+
+    Args:
+        rows: of the M rows that are kept.
+        left_out: of the L rows whose own distances are.
+
+    Attributes:
+        gone: rows that are no training rows any more, to be let go of.
+    """
+
+    def __init__(self, rows: NDArray[np.int64], left_out: NDArray[np.int64]) -> None:
+        self.rows, self.left_out, self.gone = rows, left_out, set[int]()
+
+    @classmethod
+    def of_fit(cls, x: FloatMatrix) -> KeptRowSerials:
+        """Of a novelty that was fitted to rows 0 to N - 1."""
+        rows = _chosen(x)
+        return cls(rows, rows[_drawn(len(rows), MOST_LEFT_OUT)])
+
+    def renumbered(self, serials: NDArray[np.int64]) -> KeptRowSerials:
+        """The same by places among the rows that there are, which have these numbers."""
+        return KeptRowSerials(*(np.searchsorted(serials, part) for part in (self.rows, self.left_out)))
+
+    def apply(
+        self, novelty: Novelty, new: Sequence[tuple[int, csr_matrix, NDArray[np.float32] | None]]
+    ) -> Novelty | None:
+        """The novelty without the rows that are gone and with new ones, as many as it may keep; None if none stays.
+
+        Args:
+            novelty: as these say.
+            new: number, features (1 x D), and the share of these that is unknown.
+        """
+        gone = np.fromiter(self.gone, np.int64, len(self.gone))
+        stay, known = (~np.isin(part, gone) for part in (self.rows, self.left_out))
+        self.rows, self.left_out, self.gone = self.rows[stay], self.left_out[known], set()
+        taken = new[: max(0, MOST_ROWS - len(self.rows))]
+        if not len(self.left_out) or not len(self.rows):
+            return None
+        self.rows = np.append(self.rows, np.array([serial for serial, _, _ in taken], np.int64))
+        shares = [share for _, _, share in taken if share is not None]
+        parts: list[Any] = [x for _, x, _ in taken]
+        x = csr_matrix(vstack(parts)) if parts else None
+        return novelty.changed(stay, known, x, np.concatenate(shares) if shares else None)
 
 
 def _chosen(x: FloatMatrix) -> NDArray[np.int64]:
