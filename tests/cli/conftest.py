@@ -32,8 +32,8 @@ TAGS = {"a": "DT", "the": "DT", "cat": "NN", "dog": "NN", "big": "JJ", "sees": "
 class Run:
     """`Run()("train", path, ...)`: a command in this process; a bug surfaces as itself."""
 
-    def __call__(self, *args: object) -> Any:
-        result = CliRunner().invoke(app, [str(arg) for arg in args])
+    def __call__(self, *args: object, input: str | None = None) -> Any:
+        result = CliRunner().invoke(app, [str(arg) for arg in args], input=input)
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception
         return result

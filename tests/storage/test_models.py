@@ -127,6 +127,8 @@ def _fail_in_tensors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def _fail_in_the_last_rename(monkeypatch: pytest.MonkeyPatch) -> None:
+    # Where the system cannot exchange folders.
+    monkeypatch.setattr(models, "_exchanged", lambda new, folder: False)
     rename = Path.rename
 
     def fail(self: Path, target: Path) -> Path:

@@ -1,4 +1,4 @@
-"""The command line: `extremegp train`, `predict`, `evaluate`, `convert`, `info`, `presets` and `demo`.
+"""The command line: `extremegp train`, `predict`, `evaluate`, `learn`, `forget`, `convert`, `info` and so on.
 
 Commands import what computes only when they run, so that `--help` answers at once.
 """
@@ -17,7 +17,9 @@ from extremegp.cli.app import OneLineErrors, PlainHelp
 from extremegp.cli.convert import convert
 from extremegp.cli.demo import demo
 from extremegp.cli.evaluate import evaluate
+from extremegp.cli.forget import forget
 from extremegp.cli.info import info
+from extremegp.cli.learn import learn
 from extremegp.cli.predict import predict
 from extremegp.cli.presets import presets
 from extremegp.cli.train import train
@@ -33,7 +35,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, predict, evaluate, convert, info, presets):
+for _command in (demo, train, predict, evaluate, learn, forget, convert, info, presets):
     # The text at the top of a command's file is what its --help says.
     app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 

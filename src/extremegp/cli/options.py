@@ -27,6 +27,18 @@ TrainingData = Annotated[Path, typer.Argument(metavar="DATA", help="Labelled tra
 TestData = Annotated[
     Path, typer.Argument(metavar="DATA", help="Labelled data that the model was not trained on; '-' is standard input.")
 ]
+LearntData = Annotated[Path, typer.Argument(metavar="DATA", help="Labelled rows to learn; '-' is standard input.")]
+Ids = Annotated[
+    Path | None,
+    typer.Option("--ids", metavar="FILE", help="What the rows are called, a line each; '-' is standard input."),
+]
+ForgottenIds = Annotated[
+    Path, typer.Option("--ids", metavar="FILE", help="Which rows to forget, a line each; '-' is standard input.")
+]
+NewLabels = Annotated[
+    Literal["add", "error", "ignore"],
+    typer.Option(help="What to do with labels that the model has not: know them from now on, refuse, or leave out."),
+]
 NewData = Annotated[
     Path, typer.Argument(metavar="DATA", help="Rows to label; labels in the file are ignored; '-' is standard input.")
 ]

@@ -15,9 +15,10 @@ from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
+from extremegp.estimators.replay import do_again
 from extremegp.estimators.sequences import SequenceGPClassifier
 from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty, UtilityMoments
-from extremegp.storage import models
+from extremegp.storage import journal, models
 
 __all__ = [
     "GPEstimator",
@@ -54,6 +55,8 @@ def load(
 
     Raises:
         ModelFormatError: the folder is not an intact model of this version.
+
+    What the model was told since it was saved (`keep_journal`) is done again.
     """
     config = models.read_config(folder)
     cls = _ESTIMATORS.get(str(config.get("estimator")))
@@ -62,4 +65,6 @@ def load(
     tensors = models.read_model_tensors(folder, config, mapped=cls._mapped_tensors if mapped else ())
     estimator = cls._from_saved(folder, config, tensors, torch.device(device), parts)
     tensors.release()
+    for call in journal.calls(folder, str(config.get("sha256"))):
+        do_again(estimator, call, folder)
     return estimator

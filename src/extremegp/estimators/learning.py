@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -20,12 +20,15 @@ from extremegp.engine.matrices import column_counts
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.estimators.fitting import check_lengths
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
+from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds, checked_ids
 from extremegp.estimators.weights import without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor
 from extremegp.label_tree.rows import Rows
 from extremegp.prediction.novelty import KeptRowSerials, Novelty
 from extremegp.settings.domains import choice
+from extremegp.storage.journal import Journal
+from extremegp.storage.models import read_config
 
 _IDS, _NOVELTY_ROWS, _NOVELTY_LEFT_OUT = "learning.ids", "learning.novelty_rows", "learning.novelty_left_out"
 _STALE_ROWS, _LEAST_PROBABILITY = 512, 1e-9
@@ -66,6 +69,7 @@ class LearnsRows(MultiLabelEstimator):
     n_forgotten_: int
     # Rows that training had, which have the serial numbers below.
     _trained: int
+    _journal: Journal | None = None
     _novelty_serials: KeptRowSerials | None
     _novelty_new: list[tuple[int, FloatCSR, NDArray[np.float32] | None]]
     _gone_features: set[int]
@@ -107,10 +111,9 @@ class LearnsRows(MultiLabelEstimator):
         space = self._extended_space(Y, new_labels)
         y = self._labels(Y, space)
         check_lengths(x, y)
-        names = self.ids_.new(ids, x.shape[0])
-        shares = self.features_.unknown_shares(X)
         own = None if weights is None else weights.astype(np.float32)
-        self._take_in(x, y, names, own, shares, space)
+        new = [] if space is None else list(space.names[self.settings_.n_labels :])
+        self.learn_rows(LearntRows(x, y, self.ids_.new(ids, x.shape[0]), own, self.features_.unknown_shares(X), new))
         return self
 
     def partial_fit(self, X: Any, Y: Any, classes: Any = None, sample_weight: Any = None) -> Self:
@@ -155,6 +158,7 @@ class LearnsRows(MultiLabelEstimator):
         with_labels = np.diff(starts) > 0
         if np.count_nonzero(with_labels) - np.count_nonzero(with_labels[places]) < 2:
             raise DataError("fewer than two rows with labels would stay: train a new model instead")
+        self._write_down(lambda: {"call": "forget", "ids": names})
         for name in names:
             serial = int(self.ids_.serials()[self.ids_.place(name)])
             place = self.ids_.remove(name)
@@ -182,7 +186,9 @@ class LearnsRows(MultiLabelEstimator):
         """
         check_is_fitted(self, "model_")
         space = self._space()
-        self._extend(LabelSpace([*space.names, *names]) if len(names) else space)
+        extended = LabelSpace([*space.names, *names])
+        self._write_down(lambda: {"call": "add_labels", "names": list(extended.names[len(space) :])})
+        self._extend(extended)
         return self
 
     def rename_label(self, old: Any, new: Any) -> Self:
@@ -197,7 +203,9 @@ class LearnsRows(MultiLabelEstimator):
             raise DataError(f"the model has no label {old!r}")
         names = list(space.names)
         names[space.columns[old]] = new
-        self._name(LabelSpace(names))
+        renamed = LabelSpace(names)
+        self._write_down(lambda: {"call": "rename_label", "old": old, "new": new})
+        self._name(renamed)
         return self
 
     def staleness(self) -> Staleness:
@@ -224,29 +232,68 @@ class LearnsRows(MultiLabelEstimator):
     def _begin_learning(self, ids: RowIds, *, trained: int | None = None, n_forgotten: int = 0) -> None:
         """Be ready to learn, once trained or loaded."""
         self.ids_, self.n_forgotten_ = ids, n_forgotten
+        # Where the model was loaded from, and how many calls have changed it since that was saved.
+        self._loaded_from: str | None = None
+        self._n_calls = 0
         self._trained = len(ids) if trained is None else trained
         self._novelty_new, self._gone_features, self._gone_labels = [], set(), set()
         self._novelty_serials = None if self.novelty_ is None else KeptRowSerials.of_fit(self.model_.rows.inputs())
 
-    def _take_in(
-        self,
-        x: FloatCSR,
-        y: FloatCSR,
-        names: list[str],
-        weights: NDArray[np.float32] | None,
-        shares: NDArray[np.float32] | None,
-        space: LabelSpace | None,
-    ) -> None:
-        """Learn rows that were checked: what cannot fail."""
-        if space is not None:
-            self._extend(space)
-        self.model_.add(x, y, weights)
-        first = len(self.ids_)
-        self.ids_.add(names)
-        self.label_counts_ = self.label_counts_ + column_counts(y)
+    def learn_rows(self, rows: LearntRows) -> None:
+        """Learn rows that were checked."""
+        self._write_down(rows.to_call)
+        if rows.new_labels:
+            self._extend(LabelSpace([*self._space().names, *rows.new_labels]))
+        self.model_.add(rows.x, rows.y, rows.weights)
+        first, shares = len(self.ids_), rows.shares
+        self.ids_.add(rows.ids)
+        self.label_counts_ = self.label_counts_ + column_counts(rows.y)
         self.n_rows_, self.settings_ = len(self.ids_), self.model_.settings
         for row, serial in enumerate(self.ids_.serials()[first:].tolist()):
-            self._novelty_new.append((serial, x[row], None if shares is None else shares[row : row + 1]))
+            self._novelty_new.append((serial, rows.x[row], None if shares is None else shares[row : row + 1]))
+
+    def keep_journal(self, folder: str | Path | Journal) -> Journal:
+        """Make every change durable before its call returns, in a journal beside the model that was loaded from there.
+
+        `extremegp.load` does again what the journal says, and `save` to the same folder makes a new model without
+        one. While the journal is held, until its `close`, no other process can change the model.
+
+        Args:
+            folder: that the model was loaded from, and not changed since; or the journal itself, if the model was
+                loaded once that was held.
+
+        Raises:
+            DataError: the model is not that of the folder, or another process holds it.
+            ModelFormatError: the folder is no model, or its journal is damaged.
+        """
+        journal = folder if isinstance(folder, Journal) else Journal(folder)
+        if (self._loaded_from, self._n_calls) != (journal.digest, journal.n_calls):
+            journal.close()
+            raise DataError("the model is not the one of this folder any more: load it again", path=journal.folder)
+        self._journal = journal
+        return journal
+
+    def save(self, folder: str | Path) -> None:
+        super().save(folder)
+        self._loaded_from, self._n_calls = str(read_config(folder)["sha256"]), 0
+        if self._journal is not None and self._journal.folder.resolve() == Path(folder).resolve():
+            self._journal.renewed()
+
+    def __getstate__(self) -> Any:
+        # A copy is not what the journal is about.
+        return {name: value for name, value in super().__getstate__().items() if name != "_journal"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(state)
+        if "model_" in state and "ids_" not in state:
+            # It was pickled by an earlier version.
+            self._begin_learning(RowIds.numbered(self.n_rows_))
+
+    def _write_down(self, call: Callable[[], Mapping[str, Any]]) -> None:
+        """Make a change durable, if there is a journal, before it is made."""
+        if self._journal is not None:
+            self._journal.append(call())
+        self._n_calls += 1
 
     def _space(self) -> LabelSpace:
         if self.label_space_ is None:
@@ -362,6 +409,12 @@ class LearnsRows(MultiLabelEstimator):
             ModelFormatError: it is altered.
         """
         learning, stored = config.get("learning"), tensors.get(_IDS)
+        self._begin_from(folder, learning, stored, tensors)
+        self._loaded_from = config.get("sha256")
+
+    def _begin_from(
+        self, folder: str | Path, learning: Any, stored: torch.Tensor | None, tensors: Mapping[str, torch.Tensor]
+    ) -> None:
         if learning is None:
             self._begin_learning(RowIds.numbered(self.n_rows_))
             return

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import json
+import os
 import shutil
+import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -19,6 +22,8 @@ from extremegp.storage.tensors import StoredTensors, read_tensors, write_tensors
 FORMAT_VERSION = 2
 _READ_VERSIONS = (1, 2)
 _CONFIG, _TENSORS = "config.json", "tensors.safetensors"
+JOURNAL = "journal.jsonl"
+"""What a model was told since it was saved, where there is any: see `Journal`."""
 _MAX_CONFIG_BYTES = 1 << 28
 
 
@@ -38,6 +43,8 @@ def write_model(folder: str | Path, config: Mapping[str, Any], tensors: Mapping[
             checked = {"format_version": FORMAT_VERSION, "sha256": _digest(new / _TENSORS), **config}
             text = json.dumps(checked, indent=1, ensure_ascii=False, allow_nan=False)
             (new / _CONFIG).write_text(text, encoding="utf-8")
+            if folder.exists() and _exchanged(new, folder):
+                return
             if folder.exists():
                 folder.rename(old)
             try:
@@ -119,11 +126,23 @@ def read_model_tensors(folder: str | Path, config: Mapping[str, Any], *, mapped:
 def _staging_folder(folder: Path) -> Path:
     """A new folder beside the model, which must be none, empty or a model."""
     with writing(folder):
-        model = folder.is_dir() and {entry.name for entry in folder.iterdir()} in (set(), {_CONFIG, _TENSORS})
+        model = folder.is_dir() and {entry.name for entry in folder.iterdir()} - {JOURNAL} in (
+            set(),
+            {_CONFIG, _TENSORS},
+        )
         if folder.is_symlink() or (folder.exists() and not model):
             raise DataError("exists and is not a saved model; choose another folder", path=folder)
         folder.parent.mkdir(parents=True, exist_ok=True)
         return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+
+
+def _exchanged(new: Path, folder: Path) -> bool:
+    """Put a folder in the place of another at once, so that there is one at every moment; whether the system can."""
+    if sys.platform != "linux":
+        return False
+    rename = getattr(ctypes.CDLL(None, use_errno=True), "renameat2", None)
+    here, exchange = -100, 2
+    return rename is not None and rename(here, os.fsencode(new), here, os.fsencode(folder), exchange) == 0
 
 
 def _digest(path: Path) -> str:

@@ -1,0 +1,90 @@
+"""Documents that come one by one, in random order: each is predicted, judged, and learnt.
+
+A model of label trees is trained on the first tenth of the training part. Precision at 1, 3 and 5 after each further
+tenth is that of the documents of that tenth: of the model that learns every document and is never trained again
+("learns"), of one that learns and is trained again before each tenth ("learns, refitted"), and of one that is trained
+again before each tenth and learns nothing between ("retrained"). Times are of single calls, in milliseconds.
+"""
+
+from __future__ import annotations
+
+import argparse
+import time
+import warnings
+from typing import Any
+
+import common
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_matrix
+
+from extremegp import LabelTreeGPClassifier
+
+_RANKS = (1, 3, 5)
+_METHODS = ("learns", "learns, refitted", "retrained")
+
+
+def main() -> None:
+    options = common.parser(__doc__)
+    options.add_argument("--sets", type=common.names, default="tib_subjects", metavar="NAME,NAME", help="the datasets")
+    options.add_argument("--methods", type=lambda text: text.split(";"), default=list(_METHODS), metavar="NAME;NAME")
+    options.add_argument("--seed", type=int, default=0)
+    args = common.parse(options)
+    # Documents without a known word are predicted all the same.
+    warnings.simplefilter("ignore", UserWarning)
+    results = {name: streamed(args, name) for name in args.sets}
+    common.finish(args.json, {"results": results}, args)
+
+
+def streamed(args: argparse.Namespace, name: str) -> dict[str, Any]:
+    split = common.load_split(args.data, name)
+    order = np.random.default_rng(args.seed).permutation(split.x.shape[0])
+    tenths = np.array_split(order, 10)
+    found = {method: stream(split.x, split.y, tenths, method, args.seed) for method in args.methods}
+    rows = [
+        (f"{10 * (number + 1)} %", *(" ".join(f"{100 * p:.1f}" for p in found[m]["precision"][number]) for m in found))
+        for number in range(9)
+    ]
+    common.table(f"{name}: P@1 P@3 P@5 of the documents after", ("", *found), rows)
+    for method, result in found.items():
+        times = ", ".join(f"{what} {value:.2f}" for what, value in result["milliseconds"].items())
+        print(f"{method}: {times}")
+    return found
+
+
+def stream(x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64]], method: str, seed: int) -> dict[str, Any]:
+    """Precisions of every tenth but the first, and medians of times."""
+    model = trained(x[tenths[0]], y[tenths[0]], seed)
+    times: dict[str, list[float]] = {"predict": [], "learn": [], "forget": []}
+
+    def timed(what: str, call: Any, *arguments: Any) -> Any:
+        started = time.perf_counter()
+        result = call(*arguments)
+        times[what].append(time.perf_counter() - started)
+        return result
+
+    precision = []
+    for number, rows in enumerate(tenths[1:], start=1):
+        if number > 1 and method != "learns":
+            before = np.concatenate(tenths[:number])
+            model = trained(x[before], y[before], seed)
+        hits = np.zeros((len(rows), max(_RANKS)))
+        for i, row in enumerate(rows):
+            best = timed("predict", model.predict_topk, x[row], max(_RANKS)).labels[0]
+            hits[i] = np.isin(best, y[row].indices)
+            if method != "retrained":
+                timed("learn", model.learn, x[row], y[row])
+        precision.append([float(hits[:, :k].mean()) for k in _RANKS])
+    for name in np.random.default_rng(seed).choice(model.ids_.names, 200, replace=False).tolist():
+        timed("forget", model.forget, [name])
+    medians = {what: 1e3 * float(np.median(values)) for what, values in times.items() if values}
+    last = {f"{what} at the end": 1e3 * float(np.median(values[-200:])) for what, values in times.items() if values}
+    return {"precision": precision, "milliseconds": medians | last, "n_rows": model.n_rows_}
+
+
+def trained(x: csr_matrix, y: csr_matrix, seed: int) -> LabelTreeGPClassifier:
+    return LabelTreeGPClassifier(features="raw", random_state=seed, verbose=False).fit(x, y)
+
+
+if __name__ == "__main__":
+    main()
