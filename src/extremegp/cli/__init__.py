@@ -22,6 +22,7 @@ from extremegp.cli.info import info
 from extremegp.cli.learn import learn
 from extremegp.cli.predict import predict
 from extremegp.cli.presets import presets
+from extremegp.cli.serve import serve
 from extremegp.cli.train import train
 from extremegp.errors import SettingsError
 from extremegp.threads import let_waiting_threads_sleep
@@ -35,7 +36,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, predict, evaluate, learn, forget, convert, info, presets):
+for _command in (demo, train, predict, evaluate, learn, forget, serve, convert, info, presets):
     # The text at the top of a command's file is what its --help says.
     app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 

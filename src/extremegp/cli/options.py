@@ -35,6 +35,17 @@ Ids = Annotated[
 ForgottenIds = Annotated[
     Path, typer.Option("--ids", metavar="FILE", help="Which rows to forget, a line each; '-' is standard input.")
 ]
+Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Folders of models that `train` wrote.")]
+Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")]
+Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")]
+TokenFile = Annotated[
+    Path | None,
+    typer.Option("--token-file", metavar="FILE", help="File with the token that a change of a model needs."),
+]
+MaxBody = Annotated[int, typer.Option(min=1024, max=1 << 30, help="Bytes that a request may have.")]
+MaxDocuments = Annotated[int, typer.Option(min=1, max=10_000, help="Documents that a request may have.")]
+Queue = Annotated[int, typer.Option(min=1, max=1_000_000, help="Documents of a model that may wait.")]
+Timeout = Annotated[float, typer.Option(min=0.1, max=3600, help="Seconds until a request is given up.")]
 NewLabels = Annotated[
     Literal["add", "error", "ignore"],
     typer.Option(help="What to do with labels that the model has not: know them from now on, refuse, or leave out."),
