@@ -62,6 +62,8 @@ def run(app: Any, *, host: str, port: int, quiet: bool) -> None:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
+        # Who comes before the server is ready waits.
+        listening.listen(_MOST_CONNECTIONS)
     except (OSError, OverflowError) as error:
         listening.close()
         raise SettingsError(
