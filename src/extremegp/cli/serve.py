@@ -55,7 +55,7 @@ def serve(
         if not quiet:
             what = "learns" if model.learns else "does not learn"
             say(f"{model.name}: {len(model.model.classes_)} labels, {model.model.n_rows_} rows; {what}")
-    run(make_app(served, token=token, limits=limits), host=host, port=port, quiet=quiet)
+    run(make_app(served, token=token, limits=limits), host=host, port=port, announce=None if quiet else say)
 
 
 def _token(path: Path) -> str:

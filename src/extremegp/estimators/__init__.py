@@ -12,6 +12,7 @@ from extremegp.engine.selection import Selection
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
+from extremegp.estimators.learning import Staleness
 from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
@@ -29,6 +30,7 @@ __all__ = [
     "MultiLabelGPClassifier",
     "Selection",
     "SequenceGPClassifier",
+    "Staleness",
     "Uncertainty",
     "UtilityMoments",
     "load",

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 import socket
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from extremegp.cli.app import say
 from extremegp.errors import SettingsError
 
 _HEADER_SECONDS, _LAST_SECONDS, _MOST_CONNECTIONS, _HEADER_BYTES = 10.0, 30, 512, 1 << 16
@@ -35,8 +35,14 @@ class _Impatient(H11Protocol):
             self.transport.close()
 
 
-def run(app: Any, *, host: str, port: int, quiet: bool) -> None:
+def run(app: Any, *, host: str, port: int, announce: Callable[[str], None] | None = None) -> None:
     """Answer until SIGINT or SIGTERM, and then what has been asked already.
+
+    Args:
+        app: to answer with.
+        host: to listen on.
+        port: to listen on; 0 for any that is free.
+        announce: is told where it listens.
 
     Raises:
         SettingsError: the address cannot be had.
@@ -69,7 +75,7 @@ def run(app: Any, *, host: str, port: int, quiet: bool) -> None:
         raise SettingsError(
             f"cannot listen on {host}, port {port}: {error}; choose others by --host and --port"
         ) from error
-    if not quiet:
+    if announce is not None:
         shown = f"[{host}]" if ":" in host else host
-        say(f"listening on http://{shown}:{listening.getsockname()[1]}/ (Ctrl-C stops)")
+        announce(f"listening on http://{shown}:{listening.getsockname()[1]}/ (Ctrl-C stops)")
     uvicorn.Server(config).run(sockets=[listening])
