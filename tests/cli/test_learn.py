@@ -178,3 +178,14 @@ def test_a_hostile_journal_is_refused(tree: Path, change: dict[str, object]) -> 
     held.close()
     with pytest.raises(ModelFormatError, match="journal"):
         extremegp.load(tree)
+
+
+def test_a_long_journal_becomes_a_new_model(tree: Path, new: Path, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "MOST_CALLS", 2)
+    for n_rows in (146, 148):
+        assert run("learn", tree, new).exit_code == 0
+        assert (tree / JOURNAL).exists()
+        assert extremegp.load(tree).n_rows_ == n_rows
+    assert run("learn", tree, new).exit_code == 0
+    assert not (tree / JOURNAL).exists()
+    assert extremegp.load(tree).n_rows_ == 150

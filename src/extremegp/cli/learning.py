@@ -23,7 +23,7 @@ def learner(folder: Path, *, quiet: bool) -> Iterator[tuple[Any, RowTask[Any]]]:
         SettingsError: models of its kind cannot learn.
         DataError: another process holds it.
     """
-    from extremegp.storage.journal import Journal
+    from extremegp.storage.journal import MOST_CALLS, Journal
     from extremegp.storage.models import read_config
 
     kind = read_config(folder).get("estimator")
@@ -36,6 +36,8 @@ def learner(folder: Path, *, quiet: bool) -> Iterator[tuple[Any, RowTask[Any]]]:
         assert isinstance(task, RowTask)
         classifier.keep_journal(journal)
         yield classifier, task
+        if journal.n_calls > MOST_CALLS:
+            classifier.save(folder)
 
 
 def read_ids(path: Path) -> list[str]:

@@ -170,6 +170,10 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
         self.check_params()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, Y, weights, ids = without_absent_ids(X, Y, sample_weight, ids)
+        if self._journal is not None:
+            # It is that of another model.
+            self._journal.close()
+            self._journal = None
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         y = scipy.sparse.csr_matrix(y, dtype=np.float32)
         if isinstance(features, BlockFeatures):

@@ -90,9 +90,9 @@ class LearnsRows(MultiLabelEstimator):
     ) -> Self:
         """Take in more rows, at once: nearest rows and regressions know them from then on.
 
-        Predictions are to the bit those of a model with the same trees and the same last stage whose training rows
-        have these after them. Trees, exclusions and the last stage know nothing of them until `refit`. Words that
-        training never saw are left out.
+        Predictions are those of a model with the same trees and the same last stage whose training rows have these
+        after them. Trees, exclusions and the last stage know nothing of them until `refit`. Words that training never
+        saw are left out. No other thread may predict meanwhile.
 
         Args:
             X: inputs, as in `fit`.

@@ -166,6 +166,7 @@ class _Server:
             before = estimator.n_rows_
             estimator.learn(documents, labels, ids, new_labels=new)
             learnt: list[str] = estimator.ids_.names[before:]
+            model.save_if_long()
             return learnt
 
         learnt = await model.change(change)
@@ -252,6 +253,7 @@ class _Server:
                 # An annotation that was changed takes the place of what it was.
                 estimator.forget([name])
             estimator.learn(documents, [labels], [name])
+            model.save_if_long()
 
         await model.change(change)
         model.n_learnt += 1

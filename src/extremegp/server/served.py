@@ -16,7 +16,7 @@ from extremegp.errors import ExtremeGPError, SettingsError
 from extremegp.estimators import MultiLabelEstimator, load
 from extremegp.estimators.learning import LearnsRows
 from extremegp.server.limits import Limits, RequestError
-from extremegp.storage.journal import Journal
+from extremegp.storage.journal import MOST_CALLS, Journal
 from extremegp.storage.models import read_config
 
 T = TypeVar("T")
@@ -140,6 +140,11 @@ class ServedModel:
     async def save(self) -> None:
         """Write the model as it is now in the place of its folder's."""
         await self.change(lambda model: model.save(self.folder))
+
+    def save_if_long(self) -> None:
+        """Save the model where its journal has become long; to be called between batches."""
+        if self._journal is not None and self._journal.n_calls > MOST_CALLS:
+            self.model.save(self.folder)
 
     async def reload(self) -> None:
         """Serve what the folder holds now; requests meanwhile are answered by the model that was there.

@@ -13,8 +13,10 @@ from typing import Any
 
 from extremegp.errors import DataError, ModelFormatError
 from extremegp.storage.models import JOURNAL, read_config
-from extremegp.storage.streams import writing
+from extremegp.storage.streams import sync_folder, writing
 
+MOST_CALLS = 1000
+"""With more it is time to save the model anew, so that loading it does not do all of them again."""
 _FORMAT = "extremegp journal 1"
 _WAIT_SECONDS, _TRY_SECONDS = 10.0, 0.05
 
@@ -99,7 +101,7 @@ class Journal:
             os.ftruncate(self._file, whole)
         if not whole:
             self._write({"format": _FORMAT, "model": self.digest})
-            _sync_folder(self.folder)
+            sync_folder(self.folder)
 
 
 def calls(folder: str | Path, digest: str) -> Iterator[dict[str, Any]]:
@@ -171,13 +173,4 @@ def _hold(folder: Path) -> int:
 def _close(*descriptors: int) -> None:
     for descriptor in descriptors:
         if descriptor >= 0:
-            os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "posix":
-        descriptor = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(descriptor)
-        finally:
             os.close(descriptor)
