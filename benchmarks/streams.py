@@ -75,7 +75,9 @@ def stream(x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64]], method
             if method != "retrained":
                 timed("learn", model.learn, x[row], y[row])
         precision.append([float(hits[:, :k].mean()) for k in _RANKS])
-    for name in np.random.default_rng(seed).choice(model.ids_.names, 200, replace=False).tolist():
+    for name in (
+        np.random.default_rng(seed).choice(model.ids_.names, min(200, model.n_rows_ // 4), replace=False).tolist()
+    ):
         timed("forget", model.forget, [name])
     medians = {what: 1e3 * float(np.median(values)) for what, values in times.items() if values}
     last = {f"{what} at the end": 1e3 * float(np.median(values[-200:])) for what, values in times.items() if values}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import importlib
 import importlib.util
 import json
@@ -40,6 +41,9 @@ SCRIPTS = (
     "growth.py",
     "label_trees.py",
     "latency.py",
+    "streams.py",
+    "serving.py",
+    "derived_sets.py",
     "prediction_speed.py",
     "multilabel_methods.py",
     "propensity.py",
@@ -400,6 +404,33 @@ def test_latency_is_that_of_processes_of_their_own(tmp_path: Path, datasets: Pat
     before = (tmp_path / "models" / "tiny" / "config.json").stat().st_mtime_ns
     run(*command, datasets=datasets)
     assert (tmp_path / "models" / "tiny" / "config.json").stat().st_mtime_ns == before
+
+
+@pytest.mark.slow
+def test_streams_learn_every_document(tmp_path: Path, datasets: Path) -> None:
+    command = (tmp_path, "streams.py", "--sets", "tiny", "--methods", "learns;retrained")
+    output, result = run(*command, datasets=datasets)
+    found = result["results"]["tiny"]
+    # Some are forgotten in the end.
+    assert found["learns"]["n_rows"] < 200
+    assert len(found["learns"]["precision"]) == 9
+    assert np.mean(found["learns"]["precision"], axis=0)[0] > 0.6
+    assert found["learns"]["milliseconds"].keys() >= {"predict", "learn", "forget"}
+    assert "| 90 % |" in output
+
+
+@pytest.mark.slow
+def test_serving_loses_nothing(tmp_path: Path) -> None:
+    (tmp_path / "data" / "small").mkdir(parents=True)
+    texts = [f"word{a} word{b} word{a + b}\tlabel{a % 4} other{b % 3}\n" for a in range(20) for b in range(20)]
+    with gzip.open(tmp_path / "data" / "small" / "train.tsv.gz", "wt") as stream:
+        stream.writelines(texts)
+    small = ("--sets", "small", "--models", str(tmp_path / "models"), "--clients", "4", "--requests", "80")
+    output, result = run(tmp_path, "serving.py", *small, datasets=tmp_path / "data")
+    found = result["results"]["small"]
+    assert (found["learnt"], found["errors"], found["lost"]) == (8, 0, 0)
+    assert 0 < found["one"]["median"] <= found["one"]["p99"]
+    assert "| small |" in output
 
 
 @pytest.mark.slow
