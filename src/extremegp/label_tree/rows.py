@@ -62,6 +62,7 @@ class Rows(nn.Module):
         self._inputs: scipy.sparse.csr_matrix | None = None
         self._columns: ColumnLists | None = None
         self._ones: NDArray[np.float32] | None = None
+        self._norms: NDArray[np.float64] | None = None
 
     def array(self, name: str) -> NDArray[Any]:
         """A buffer as an array."""
@@ -88,6 +89,12 @@ class Rows(nn.Module):
         if self._columns is None:
             self._columns = ColumnLists.of(self.inputs())
         return self._columns
+
+    def norms(self) -> NDArray[np.float64]:
+        """Lengths of the rows, made once."""
+        if self._norms is None:
+            self._norms = _norms(self.inputs())
+        return self._norms
 
     def labels_of(self, row: int) -> NDArray[np.int32]:
         """The labels of a row."""
@@ -118,6 +125,8 @@ class Rows(nn.Module):
             self._grown(starts).extend(matrix.indptr[1:] + self.array(starts)[-1])
             self._grown(indices).extend(matrix.indices)
         self._grown("values").extend(x.data)
+        if self._norms is not None:
+            self._norms = np.append(self._norms, _norms(x))
         if self._columns is not None:
             for start, end in pairwise(x.indptr):
                 self._columns.append(x.indices[start:end], x.data[start:end])
@@ -134,6 +143,8 @@ class Rows(nn.Module):
             self._grown(starts).array[row:] -= end - start
         for name in ("weights", "seen") if self.settings.weighted else ("seen",):
             self._grown(name).cut(row, row + 1)
+        if self._norms is not None:
+            self._norms = np.delete(self._norms, row)
         if self._columns is not None:
             self._columns.remove(row)
         self._changed()
@@ -186,7 +197,7 @@ class Rows(nn.Module):
     def closeness(self, x: scipy.sparse.csr_matrix, nearest: NearestRows) -> NDArray[np.float32]:
         """Mean cosines of B inputs with the nearest rows, up to `N_NEAREST`; 0 with those that were not found."""
         m = max(1, min(N_NEAREST, self.settings.n_rows - 1))
-        lengths = np.outer(_norms(x), np.ones(m)) * _norms(self.inputs()[nearest.rows[:, :m].ravel()]).reshape(-1, m)
+        lengths = _norms(x)[:, None] * self.norms()[nearest.rows[:, :m]]
         cosines = nearest.similarities[:, :m] / np.maximum(lengths, _LEAST_LENGTH)
         return np.asarray(np.where(np.arange(m) < nearest.sizes[:, None], cosines, 0).mean(axis=1), dtype=np.float32)
 
