@@ -13,6 +13,7 @@ import http.client
 import json
 import lzma
 import re
+import socket
 import subprocess
 import sys
 import tempfile
@@ -106,6 +107,9 @@ def loaded(
 
         def client(number: int) -> None:
             connection = http.client.HTTPConnection("127.0.0.1", port, timeout=60)
+            connection.connect()
+            # As clients do that send head and body at once.
+            connection.sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             headers = {"Content-Type": "application/json", "Authorization": f"Bearer {TOKEN}"}
             for turn in range(n_requests // n_clients):
                 place = (number + n_clients * turn) % len(texts)
@@ -139,7 +143,7 @@ def loaded(
     bytes_before = server.memory_info().rss
     one = together(1, args.requests // 4, False)
     many = together(args.clients, args.requests, False)
-    mixed = together(args.clients, args.requests, True)
+    mixed = together(args.clients, args.requests, args.kind == "tree")
     parts = {"one": one, "many": many, "mixed": mixed}
     errors, learnt = (sum(part[what] for part in parts.values()) for what in ("errors", "learnt"))
     held = {"bytes_before": bytes_before, "bytes_after": server.memory_info().rss}

@@ -64,7 +64,8 @@ def run(app: Any, *, host: str, port: int, announce: Callable[[str], None] | Non
         timeout_graceful_shutdown=_LAST_SECONDS,
     )
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listening = socket.socket(family, socket.SOCK_STREAM)
+    # With the protocol by its number, or asyncio lets answers wait for acknowledgements, 40 ms each.
+    listening = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((host, port))
