@@ -25,7 +25,7 @@ from extremegp.estimators.row_ids import RowIds, checked_ids
 from extremegp.estimators.weights import without_absent
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor
 from extremegp.label_tree.rows import Rows
-from extremegp.prediction.novelty import KeptRowSerials, Novelty
+from extremegp.prediction.novelty import KeptRowSerials, NewRow, Novelty
 from extremegp.settings.domains import choice
 from extremegp.storage.journal import Journal
 from extremegp.storage.models import read_config
@@ -71,7 +71,7 @@ class LearnsRows(MultiLabelEstimator):
     _trained: int
     _journal: Journal | None = None
     _novelty_serials: KeptRowSerials | None
-    _novelty_new: list[tuple[int, FloatCSR, NDArray[np.float32] | None]]
+    _novelty_new: list[NewRow]
     _gone_features: set[int]
     _gone_labels: set[int]
 
@@ -168,7 +168,7 @@ class LearnsRows(MultiLabelEstimator):
             columns = model.rows.columns()
             self._gone_features |= set(features[columns.starts[features] == columns.ends[features]].tolist())
             self._gone_labels |= set(labels[self.label_counts_[labels] == 0].tolist())
-            self._novelty_new = [each for each in self._novelty_new if each[0] != serial]
+            self._novelty_new = [each for each in self._novelty_new if each.serial != serial]
             if self._novelty_serials is not None:
                 self._novelty_serials.gone.add(serial)
         self.n_forgotten_ += len(names)
@@ -250,7 +250,7 @@ class LearnsRows(MultiLabelEstimator):
         self.label_counts_ = self.label_counts_ + column_counts(rows.y)
         self.n_rows_, self.settings_ = len(self.ids_), self.model_.settings
         for row, serial in enumerate(self.ids_.serials()[first:].tolist()):
-            self._novelty_new.append((serial, rows.x[row], None if shares is None else shares[row : row + 1]))
+            self._novelty_new.append(NewRow(serial, rows.x[row], None if shares is None else shares[row : row + 1]))
 
     def keep_journal(self, folder: str | Path | Journal) -> Journal:
         """Make every change durable before its call returns, in a journal beside the model that was loaded from there.

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -241,6 +241,14 @@ class Novelty:
         return np.round(joined, _DIGITS)
 
 
+class NewRow(NamedTuple):
+    """A row that came after training: its number, features (1 x D), and the share of these that is unknown."""
+
+    serial: int
+    x: csr_matrix
+    unknown: NDArray[np.float32] | None
+
+
 class KeptRowSerials:
     """Which training rows a `Novelty` keeps, by numbers that they have for good.
 
@@ -265,14 +273,12 @@ class KeptRowSerials:
         """The same by places among the rows that there are, which have these numbers."""
         return KeptRowSerials(*(np.searchsorted(serials, part) for part in (self.rows, self.left_out)))
 
-    def apply(
-        self, novelty: Novelty, new: Sequence[tuple[int, csr_matrix, NDArray[np.float32] | None]]
-    ) -> Novelty | None:
+    def apply(self, novelty: Novelty, new: Sequence[NewRow]) -> Novelty | None:
         """The novelty without the rows that are gone and with new ones, as many as it may keep; None if none stays.
 
         Args:
             novelty: as these say.
-            new: number, features (1 x D), and the share of these that is unknown.
+            new: rows that came since.
         """
         gone = np.fromiter(self.gone, np.int64, len(self.gone))
         stay, known = (~np.isin(part, gone) for part in (self.rows, self.left_out))
@@ -280,9 +286,9 @@ class KeptRowSerials:
         taken = new[: max(0, MOST_ROWS - len(self.rows))]
         if not len(self.left_out) or not len(self.rows):
             return None
-        self.rows = np.append(self.rows, np.array([serial for serial, _, _ in taken], np.int64))
-        shares = [share for _, _, share in taken if share is not None]
-        parts: list[Any] = [x for _, x, _ in taken]
+        self.rows = np.append(self.rows, np.array([each.serial for each in taken], np.int64))
+        shares = [each.unknown for each in taken if each.unknown is not None]
+        parts: list[Any] = [each.x for each in taken]
         x = csr_matrix(vstack(parts)) if parts else None
         return novelty.changed(stay, known, x, np.concatenate(shares) if shares else None)
 
