@@ -241,8 +241,8 @@ def test_an_interrupted_run_resumes_to_the_same_bits(sequence_files: Path, tmp_p
     assert whole.finished().returncode == 0
     process = Process(sequence_files / "train.txt", tmp_path / "model", *options)
     stopped = process.interrupted(signal.SIGINT)
-    assert (stopped.returncode, "Traceback" in stopped.stderr) == (130, False)
-    assert f"resumes from {process.checkpoint}; --fresh starts anew" in stopped.stderr.splitlines()[-1]
+    assert (stopped.returncode, stopped.stderr.count("\n")) == (130, 1)
+    assert f"resumes from {process.checkpoint}; --fresh starts anew" in stopped.stderr
     result = process.finished()
     assert (result.returncode, f"resuming from {process.checkpoint}" in result.stderr) == (0, True)
     assert bits(tmp_path / "model") == bits(tmp_path / "whole")

@@ -197,9 +197,10 @@ def test_a_killed_run_resumes_to_the_same_bits(files: Path, tmp_path: Path, unin
 def test_ctrl_c_saves_and_resumes_to_the_same_bits(files: Path, tmp_path: Path, uninterrupted: bytes) -> None:
     process = Process(files / "train.txt", tmp_path / "model")
     stopped = process.interrupted(signal.SIGINT)
-    # On a busy machine progress is told before that, in lines of its own.
-    assert (stopped.returncode, "Traceback" in stopped.stderr) == (130, False)
-    assert str(process.checkpoint) in stopped.stderr.splitlines()[-1]
+    # But for progress, which is told on a busy machine.
+    told = [line for line in stopped.stderr.splitlines() if not line.endswith("so far")]
+    assert (stopped.returncode, len(told)) == (130, 1)
+    assert str(process.checkpoint) in told[0]
     assert process.finished().returncode == 0
     assert _tensors(tmp_path / "model") == uninterrupted
 

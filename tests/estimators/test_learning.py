@@ -96,6 +96,29 @@ def test_after_many_changes_predictions_are_those_of_a_model_with_these_rows(of_
     np.testing.assert_allclose(one.scores, other.scores, atol=1e-6)
 
 
+def test_after_a_thousand_changes_too():
+    x, y = small_data(n_rows=200)
+    names = [[f"label {k}" for k in np.flatnonzero(row)] for row in y]
+    model, rng = small_classifier(n_regressed=20).fit(x, names), np.random.default_rng(0)
+    more, of_more = small_data(9, 700)
+    next_row = 0
+    for turn in range(1000):
+        if turn % 250 == 0:
+            model.add_labels([f"added at {turn}"])
+        elif rng.random() < 0.55 and next_row < 700:
+            labels = [f"label {k}" for k in np.flatnonzero(of_more[next_row])] + (
+                ["added at 0"] if turn % 7 == 0 else []
+            )
+            model.learn(more[next_row], [labels])
+            next_row += 1
+        else:
+            model.forget([rng.choice(model.ids_.names)])
+    anew = fresh(model)
+    anew.model_ = built_anew(model.model_, *(scipy.sparse.csr_matrix(part) for part in rows_of(model.model_)))
+    test = small_data(31, 50)[0]
+    np.testing.assert_allclose(model.predict_proba(test), anew.predict_proba(test), atol=1e-6)
+
+
 def test_what_was_learnt_and_forgotten_again_leaves_predictions_as_they_were(of_rows: Any):
     model, x = fresh(of_rows), small_data(5, 40)
     before = model.predict_proba(x[0])

@@ -194,7 +194,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
         if ids is not None:
             names = RowIds([], 0)
             names.add(names.new(ids, x.shape[0]))
-        told = TrainedOn(features, x, y, space, target_kind, weights, names, content_hash_of(x, y, weights))
+        told = TrainedOn(features, x, y, space, target_kind, weights, names)
         self._grow(told, seed, lambda: fit_novelty(features, X, x), None if features.layout else column_names(X))
         if validation is not None:
             self.history_[-1]["validation_P@1"] = self.score(*validation)
@@ -208,8 +208,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
         ones, shape = np.ones(len(labels[0]), np.float32), (self.n_rows_, rows.settings.n_labels)
         x, y = rows.inputs().copy(), scipy.sparse.csr_matrix((ones, *labels), shape=shape)
         ids = RowIds(self.ids_.names, self.ids_.next_number)
-        content = content_hash_of(x, y, weights)
-        told = TrainedOn(self.features_, x, y, self.label_space_, self.target_kind_, weights, ids, content)
+        told = TrainedOn(self.features_, x, y, self.label_space_, self.target_kind_, weights, ids)
         names, titles = getattr(self, "feature_names_in_", None), self.label_titles_
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         self._grow(told, seed, lambda: novelty, None if names is None else names.tolist())
@@ -219,6 +218,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
     def _grow(self, told: TrainedOn, seed: int, novelty: Callable[[], Novelty | None], names: list[str] | None) -> None:
         """Become fitted to rows that are encoded and checked."""
         x, y, weights = told.x, told.y, told.weights
+        content = content_hash([x, y] if weights is None else [x, y, weights])
         machine = world("cpu")
         # Processes that start at different moments see different free memory.
         left = (
@@ -240,7 +240,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
             weights=weights,
             propensities=propensities,
             checkpoint=self.checkpoint,
-            fingerprint=fingerprint([told.content], asdict(training)),
+            fingerprint=fingerprint([content], asdict(training)),
         )
         self._adopt(
             model,
@@ -257,7 +257,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
             feature_names=names,
         )
         self.n_held_out_ = training.n_held_out
-        origin = DataOrigin(x.shape[0], x.shape[1], y.shape[1], training.n_held_out, told.content)
+        origin = DataOrigin(x.shape[0], x.shape[1], y.shape[1], training.n_held_out, content)
         self.origin_ = Origin.now(self, drawn_seed=seed, training=origin)
         self._begin_learning(told.ids)
 
@@ -382,7 +382,6 @@ class TrainedOn(NamedTuple):
         target_kind: the form of the targets.
         weights: what each row counts; None for 1.
         ids: what the rows are called.
-        content: a hash of all that.
     """
 
     features: Features
@@ -392,12 +391,6 @@ class TrainedOn(NamedTuple):
     target_kind: str
     weights: NDArray[np.float64] | None
     ids: RowIds
-    content: str
-
-
-def content_hash_of(x: Any, y: Any, weights: Any) -> str:
-    """A hash of rows, the same for the same rows in the same order."""
-    return content_hash([x, y] if weights is None else [x, y, weights])
 
 
 def _and_above(leaf_size: int) -> float:

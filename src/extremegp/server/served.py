@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -82,7 +81,6 @@ class ServedModel:
         self._wake: asyncio.Event | None = None
         self._task: asyncio.Task[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"model {self.name}")
-        self._closing = threading.Lock()
         self.model, self._journal = self._opened()
 
     @property
@@ -152,23 +150,17 @@ class ServedModel:
         Raises:
             ExtremeGPError: the folder holds no model that can be served; the old one goes on.
         """
-        loop = asyncio.get_running_loop()
-
-        def swap(opened: tuple[Any, Journal | None]) -> Journal | None:
-            before, (self.model, self._journal) = self._journal, opened
-            return before
-
-        if self._journal is not None:
-            # Its own folder is held by itself: let go and take up again between two batches.
-            def again() -> None:
-                assert self._journal is not None
-                self._journal.close()
-                self.model, self._journal = self._opened()
-
-            await asyncio.shield(loop.run_in_executor(self._thread, again))
+        if self._journal is None:
+            self.model, _ = await asyncio.get_running_loop().run_in_executor(None, self._opened)
             return
-        opened = await loop.run_in_executor(None, self._opened)
-        await asyncio.shield(loop.run_in_executor(self._thread, swap, opened))
+
+        # Its own folder is held by itself: let go and take up again between two batches.
+        def again(model: LearnsRows) -> None:
+            assert self._journal is not None
+            self._journal.close()
+            self.model, self._journal = self._opened()
+
+        await self.change(again)
 
     async def close(self) -> None:
         """Answer what waits, and let go of the model."""
@@ -177,10 +169,8 @@ class ServedModel:
         if self._task is not None:
             self._task.cancel()
         self._thread.shutdown(wait=True)
-        with self._closing:
-            if self._journal is not None:
-                self._journal.close()
-                self._journal = None
+        if self._journal is not None:
+            self._journal.close()
 
     def _opened(self) -> tuple[Any, Journal | None]:
         kind = read_config(self.folder).get("estimator")
@@ -226,7 +216,7 @@ class ServedModel:
         documents = [document for waiting in taken for document in waiting.documents]
         try:
             found = self._of(
-                documents, max((each.k for each in taken), default=1), [each.uncertainty for each in taken]
+                documents, max((each.k for each in taken), default=1), any(each.uncertainty for each in taken)
             )
         except ExtremeGPError as error:
             if len(taken) == 1:
@@ -244,12 +234,12 @@ class ServedModel:
             )
         return results
 
-    def _of(self, documents: list[Any], k: int, uncertain: list[bool]) -> list[Answer]:
+    def _of(self, documents: list[Any], k: int, uncertain: bool) -> list[Answer]:
         if not documents:
             return []
         X: Any = documents if self.takes_texts else np.array(documents, dtype=np.float32)
         best, chances = self._best(X, k)
-        measures: Any = self.model.predict_uncertainty(X) if any(uncertain) else None
+        measures: Any = self.model.predict_uncertainty(X) if uncertain else None
         names, titles = self.model.classes_, self.model.label_titles_
         answers = []
         for row, (labels, p) in enumerate(zip(best, chances, strict=True)):
