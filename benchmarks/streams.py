@@ -1,6 +1,6 @@
 """Documents that come one by one, in random order: each is predicted, judged, and learnt.
 
-A model of label trees is trained on the first tenth of the training part. Precision at 1, 3 and 5 after each further
+A model, of label trees or with landmarks ("factor"), is trained on the first tenth of the training part. Precision at 1, 3 and 5 after each further
 tenth is that of the documents of that tenth: of the model that learns every document and is never trained again
 ("learns"), of one that learns and is trained again before each tenth ("learns, refitted"), and of one that is trained
 again before each tenth and learns nothing between ("retrained"). Times are of single calls, in milliseconds.
@@ -11,6 +11,8 @@ from __future__ import annotations
 import argparse
 import time
 import warnings
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import common
@@ -18,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix
 
-from extremegp import LabelTreeGPClassifier
+from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
 
 _RANKS = (1, 3, 5)
 _METHODS = ("learns", "learns, refitted", "retrained")
@@ -28,6 +30,7 @@ def main() -> None:
     options = common.parser(__doc__)
     options.add_argument("--sets", type=common.names, default="tib_subjects", metavar="NAME,NAME", help="the datasets")
     options.add_argument("--methods", type=lambda text: text.split(";"), default=list(_METHODS), metavar="NAME;NAME")
+    options.add_argument("--model", choices=("tree", "factor"), default="tree")
     options.add_argument("--seed", type=int, default=0)
     args = common.parse(options)
     # Documents without a known word are predicted all the same.
@@ -40,7 +43,9 @@ def streamed(args: argparse.Namespace, name: str) -> dict[str, Any]:
     split = common.load_split(args.data, name)
     order = np.random.default_rng(args.seed).permutation(split.x.shape[0])
     tenths = np.array_split(order, 10)
-    found = {method: stream(split.x, split.y, tenths, method, args.seed) for method in args.methods}
+    model = MultiLabelGPClassifier if args.model == "factor" else LabelTreeGPClassifier
+    trained = partial(_trained, model, args.seed)
+    found = {method: stream(split.x, split.y, tenths, method, trained, args.seed) for method in args.methods}
     rows = [
         (f"{10 * (number + 1)} %", *(" ".join(f"{100 * p:.1f}" for p in found[m]["precision"][number]) for m in found))
         for number in range(9)
@@ -52,9 +57,11 @@ def streamed(args: argparse.Namespace, name: str) -> dict[str, Any]:
     return found
 
 
-def stream(x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64]], method: str, seed: int) -> dict[str, Any]:
+def stream(
+    x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64]], method: str, trained: Callable[..., Any], seed: int
+) -> dict[str, Any]:
     """Precisions of every tenth but the first, and medians of times."""
-    model = trained(x[tenths[0]], y[tenths[0]], seed)
+    model = trained(x[tenths[0]], y[tenths[0]])
     times: dict[str, list[float]] = {"predict": [], "learn": [], "forget": []}
 
     def timed(what: str, call: Any, *arguments: Any) -> Any:
@@ -67,7 +74,7 @@ def stream(x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64]], method
     for number, rows in enumerate(tenths[1:], start=1):
         if number > 1 and method != "learns":
             before = np.concatenate(tenths[:number])
-            model = trained(x[before], y[before], seed)
+            model = trained(x[before], y[before])
         hits = np.zeros((len(rows), max(_RANKS)))
         for i, row in enumerate(rows):
             best = timed("predict", model.predict_topk, x[row], max(_RANKS)).labels[0]
@@ -84,8 +91,8 @@ def stream(x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64]], method
     return {"precision": precision, "milliseconds": medians | last, "n_rows": model.n_rows_}
 
 
-def trained(x: csr_matrix, y: csr_matrix, seed: int) -> LabelTreeGPClassifier:
-    return LabelTreeGPClassifier(features="raw", random_state=seed, verbose=False).fit(x, y)
+def _trained(model: Any, seed: int, x: csr_matrix, y: csr_matrix) -> Any:
+    return model(features="raw", random_state=seed, verbose=False).fit(x, y)
 
 
 if __name__ == "__main__":

@@ -105,7 +105,10 @@ def test_bad_input_is_one_line_and_changes_nothing(
     assert extremegp.load(tree).n_rows_ == 144
 
 
-def test_other_kinds_of_model_say_what_to_do(model: Path, files: Path, run: Run) -> None:
+def test_other_kinds_of_model_say_what_to_do(files: Path, tmp_path: Path, run: Run) -> None:
+    model = tmp_path / "by steps"
+    settings = ("--set", "latents=gp", "--set", "epochs=1", "--set", "n_inducing=5")
+    assert run("train", files / "train.txt", "--out", model, *settings, "--quiet").exit_code == 0
     for arguments in (("learn", model, files / "test.txt"), ("forget", model, "--ids", "-")):
         result = run(*arguments, input="1\n")
         assert (result.exit_code, len(result.output.splitlines())) == (2, 1)

@@ -1,9 +1,9 @@
-"""Let a saved model of label trees forget training rows, and delete what comes from them alone.
+"""Let a saved model forget training rows, and delete what comes from them alone.
 
 The model is saved anew without the rows, in the place of the old one: their
 inputs, their labels, and weights and words that no other row has are gone
-from its files, and so is the journal. What trees learnt from the rows
-together with others stays until the model is trained again.
+from its files, and so is the journal. What trees or functions learnt from
+the rows together with others stays until the model is trained again.
 
 \b
 --json writes:

@@ -1,7 +1,9 @@
-"""Teach a saved model of label trees more rows, at once: no training, and nothing of it is lost.
+"""Teach a saved model more rows, at once: no training, and nothing of it is lost.
 
-The rows are neighbours of new ones from then on, and new labels are
-suggested; what trees say changes when the model is trained again. The call
+The regression in a model knows the rows from then on, in label trees as
+neighbours too, and new labels are suggested; what functions beside it or
+trees say changes when the model is trained again. Models can learn that are
+of trees, or keep their training rows (up to about 30,000 of them). The call
 is written to a journal beside the model before it is answered, so that it
 survives whatever happens to the process or the machine.
 
@@ -59,7 +61,7 @@ def learn(
     with learner(model, quiet=quiet) as (classifier, task):
         refuse_foreign(context, task, f"{model} is for {task.per_row}")
         task.check_source(source, f"{model} is for {task.per_row}")
-        rows, n_labels, n_before = read(source, one_class=False, known=Known.of_model(classifier)), 0, 0
+        rows, n_labels, n_before = read(source, one_class=task.one_class, known=Known.of_model(classifier)), 0, 0
         n_labels, n_before = len(classifier.classes_), classifier.n_rows_
         names = None if ids is None else read_ids(ids)
         classifier.learn(rows.X, rows.y, names, sample_weight=rows.weights, new_labels=new_labels)

@@ -23,17 +23,15 @@ def learner(folder: Path, *, quiet: bool) -> Iterator[tuple[Any, RowTask[Any]]]:
         SettingsError: models of its kind cannot learn.
         DataError: another process holds it.
     """
+    from extremegp.estimators.learning import LearnsRows
     from extremegp.storage.journal import MOST_CALLS, Journal
-    from extremegp.storage.models import read_config
 
-    kind = read_config(folder).get("estimator")
-    if kind != "LabelTreeGPClassifier":
-        raise SettingsError(
-            f"{folder}: a {kind} cannot learn or forget rows: train it anew, or one that can, by train --model tree"
-        )
     with closing(Journal(folder)) as journal:
         classifier, task = load_model(folder, quiet=quiet)
-        assert isinstance(task, RowTask)
+        if not isinstance(task, RowTask) or not isinstance(classifier, LearnsRows):
+            raise SettingsError(f"{folder}: a model of sequences can neither learn nor forget: train it anew")
+        if (reason := classifier.can_learn()) is not None:
+            raise SettingsError(f"{folder}: this model can neither learn nor forget rows: {reason}")
         classifier.keep_journal(journal)
         yield classifier, task
         if journal.n_calls > MOST_CALLS:

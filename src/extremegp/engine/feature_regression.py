@@ -7,7 +7,7 @@ classifier in training what the regression says of rows that it has not seen.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -55,15 +55,24 @@ class FeatureRegression(Part):
         link: "logit" or "log".
     """
 
+    value_limits = {"noise": (1e-30, 1e30)}  # noqa: RUF012 (a mapping that nothing changes)
+
     coefficients: Float[Tensor, "M K"]
     frequencies: Float[Tensor, " K"]
+    noise: Float[Tensor, ""]
 
     def __init__(self, n_features: int, n_labels: int, *, link: Link = "logit") -> None:
         super().__init__()
         self.slope = nn.Parameter(torch.ones(1))
         self.register_buffer("coefficients", torch.zeros(n_features, n_labels))
         self.register_buffer("frequencies", torch.full((n_labels,), 0.5))
+        self.register_buffer("noise", torch.ones(()))
         self.link: Link = link
+
+    def expect(self, names: Collection[str]) -> None:
+        """Models of earlier versions do not know the noise."""
+        if "noise" not in names:
+            self._buffers.pop("noise", None)
 
     def forward(self, a: Inputs) -> Float[Tensor, "B K"]:
         """c (link t_k - link mu_k) of inputs with features a."""
@@ -95,7 +104,7 @@ class FeatureRegression(Part):
     @property
     def is_left_out(self) -> bool:
         """Whether it is zero everywhere, for good."""
-        return not self.slope.requires_grad
+        return float(self.slope.detach()) == 0
 
     def step_scales(self) -> dict[nn.Parameter, float]:
         # One number for all, that many steps agree about.
@@ -122,7 +131,7 @@ class FeatureRegression(Part):
         n_rows = len(a)
         own = torch.ones(n_rows) if weights is None else torch.from_numpy(weights).float()
         counted = float(own.sum())
-        fill(self.frequencies, np.clip(column_means(y, weights), 0.3 / (counted + 1), 1 - 0.3 / (counted + 1)))
+        fill(self.frequencies, limited(column_means(y, weights), counted))
         squares, projected = torch.zeros(a.shape[1]), torch.zeros(a.shape[1], y.shape[1])
         for rows, part, labels in _pieces(a, y):
             weighed = part * own[rows, None]
@@ -143,12 +152,19 @@ class FeatureRegression(Part):
 
         errors = {noise: error(noise) for noise in NOISES}
         noise = min(NOISES, key=lambda noise: errors[noise])
+        self.noise.fill_(noise)
         self.coefficients.copy_(projected / (squares + noise).unsqueeze(1))
         logits = np.empty(y.shape, dtype=np.float32)
         for rows, part, of_rows in _pieces(a, y):
             logits[rows] = self.linked(left_out(part, of_rows, noise, own[rows])).numpy()
         scores = (((noise,), error) for noise, error in errors.items())
         return Regressed(logits, Selection.of(_BY, {"noise_variance": noise}, scores))
+
+
+def limited(frequencies: NDArray[np.float64], n_rows: float) -> NDArray[np.float64]:
+    """Frequencies of labels of so many rows, those of no row and of all a little away from zero and one."""
+    least = 0.3 / (n_rows + 1)
+    return np.clip(frequencies, least, 1 - least)
 
 
 def _pieces(a: Float[Tensor, "N M"], y: scipy.sparse.csr_matrix) -> Iterator[tuple[slice, Tensor, Tensor]]:

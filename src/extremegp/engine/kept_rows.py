@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.engine.blocks import Block, columns_of
@@ -69,7 +70,7 @@ class KeptRows(Part):
             self.register_buffer("shares", torch.full((len(self.blocks),), 1 / len(self.blocks)))
         self.index_limits = {"rows": n_points, "columns": n_features, "family": len(FAMILIES)}
         self.value_limits = {"weights": (0.0, math.inf), "shares": (0.0, math.inf)}
-        self._scaled: tuple[ScaledRows, tuple[Any, ...]] | None = None
+        self._scaled: dict[torch.dtype, tuple[ScaledRows, tuple[Any, ...]]] = {}
 
     def __len__(self) -> int:
         return self.n_points
@@ -87,14 +88,17 @@ class KeptRows(Part):
         if len(self.blocks) > 1:
             fill(self.shares, learnt.shares)
 
-    def covariances(self, x: Matrix | Inputs) -> Iterator[Float[Tensor, "n M"]]:
-        """k(x_i, z_j) of rows x, a block of rows at a time."""
-        points = self.scaled_points()
+    def covariances(self, x: Matrix | Inputs, dtype: torch.dtype = torch.float32) -> Iterator[Float[Tensor, "n M"]]:
+        """k(x_i, z_j) of rows x, a block of rows at a time.
+
+        In float64 they are the same whatever rows they are worked out beside.
+        """
+        points = self.scaled_points(dtype)
         return points.of_rows(x).covariances(points)
 
-    def gram(self) -> Float[Tensor, "M M"]:
+    def gram(self, dtype: torch.dtype = torch.float32) -> Float[Tensor, "M M"]:
         """k(z_i, z_j)."""
-        points = self.scaled_points()
+        points = self.scaled_points(dtype)
         gram = torch.cat(list(points.covariances(points)))
         # Each is as like itself as can be, lone or not.
         gram.fill_diagonal_(1.0)
@@ -122,6 +126,12 @@ class KeptRows(Part):
             for buffer, array in ((self.rows, rows), (self.columns, columns), (self.values, values)):
                 buffer.copy_(torch.from_numpy(array))
 
+    def known(self, noise: float = 1.0) -> Learnt:
+        """Weights, family and shares of the blocks, as `set_kernel` takes them, with the variance of a noise."""
+        shares = self.shares.cpu().numpy() if len(self.blocks) > 1 else np.ones(1, np.float32)
+        log_weights = self.weights.log().float().cpu().numpy()
+        return Learnt(log_weights, noise, shares, int(self.family) if "family" in self._buffers else 0)
+
     @torch.no_grad()
     def keep_under(self, points: Matrix, kernel: KeptRows) -> None:
         """Set the rows, under the kernel of others."""
@@ -131,7 +141,60 @@ class KeptRows(Part):
         if len(self.blocks) > 1:
             self.shares.copy_(kernel.shares)
 
-    def scaled_points(self) -> ScaledRows:
+    @torch.no_grad()
+    def append(self, x: Matrix) -> None:
+        """Keep more rows, after those that there are."""
+        more = KeptRows(x.shape[0], self._n_stored(x), len(self.weights), blocks=self.blocks, lone=self.lone)
+        more.keep(x)
+        if "values" in self._buffers:
+            more.rows += self.n_points
+        for name in ("points", "rows", "columns", "values"):
+            if name in self._buffers:
+                self._buffers[name] = torch.cat([getattr(self, name), getattr(more, name)])
+        self._resize(self.n_points + x.shape[0])
+
+    @torch.no_grad()
+    def remove(self, row: int) -> None:
+        """Let go of a row; those after it move up."""
+        if "points" in self._buffers:
+            self.points = torch.cat([self.points[:row], self.points[row + 1 :]])
+        if "values" in self._buffers:
+            stay = self.rows != row
+            self.rows, self.columns, self.values = self.rows[stay], self.columns[stay], self.values[stay]
+            self.rows -= (self.rows > row).long()
+        self._resize(self.n_points - 1)
+
+    @torch.no_grad()
+    def blank(self, row: int) -> None:
+        """Leave nothing of a row but its place."""
+        if "points" in self._buffers:
+            self.points[row] = 0
+        if "values" in self._buffers:
+            own = self.rows == row
+            self.columns[own], self.values[own] = 0, 0.0
+
+    def kept(self) -> scipy.sparse.csr_matrix | NDArray[np.float32]:
+        """The rows: an array where all features are dense."""
+        parts: list[Any] = [part if scipy.sparse.issparse(part) else part.cpu().numpy() for part in self._kept()]
+        if not any(map(scipy.sparse.issparse, parts)):
+            return np.concatenate(parts, axis=1)
+        return scipy.sparse.csr_matrix(scipy.sparse.hstack(parts), dtype=np.float32)
+
+    @property
+    def n_stored(self) -> int | None:
+        """Stored entries of the rows; None where they are an array alone."""
+        return len(self.values) if "values" in self._buffers else None
+
+    def _n_stored(self, x: Matrix) -> int | None:
+        sparse = [part for part in columns_of(self.blocks) if not part.dense]
+        return sum(as_csr(part.of_matrix(x)).nnz for part in sparse) if sparse else None
+
+    def _resize(self, n_points: int) -> None:
+        self.n_points = n_points
+        self.index_limits = {**self.index_limits, "rows": n_points}
+        self._scaled = {}
+
+    def scaled_points(self, dtype: torch.dtype = torch.float32) -> ScaledRows:
         """The rows in the coordinates of the kernel."""
         # Loading replaces or overwrites the buffers; a copy of what the points were made of tells.
         held = [
@@ -140,13 +203,15 @@ class KeptRows(Part):
             if (buffer := self._buffers.get(name)) is not None
         ]
         source = tuple(of for buffer in held for of in (buffer, buffer._version))
-        if self._scaled is None or not all(a is b for a, b in zip(self._scaled[1], source, strict=True)):
+        known = self._scaled.get(dtype)
+        if known is None or not all(a is b for a, b in zip(known[1], source, strict=True)):
             shares = self.shares.tolist() if len(self.blocks) > 1 else [1.0]
-            scale = self.weights.sqrt().cpu()
+            scale = self.weights.to(dtype).sqrt().cpu()
             family = int(self.family) if "family" in self._buffers else 0
             parts = columns_of(self.blocks)
-            self._scaled = ScaledRows(self._kept(), parts, scale, shares, family=family, lone=self.lone), source
-        return self._scaled[0]
+            known = ScaledRows(self._kept(), parts, scale, shares, family=family, lone=self.lone), source
+            self._scaled[dtype] = known
+        return known[0]
 
     def _kept(self) -> list[Any]:
         """The rows, the columns of every block by themselves."""

@@ -51,6 +51,9 @@ class Landmarks(Part):
         self.held = held
         self.kept = KeptRows(n_points, n_stored, n_features, blocks=blocks, lone=True)
         self.register_buffer("basis", torch.zeros(n_points, n_points))
+        # What the basis is rounded from, once landmarks were dropped.
+        self.unrounded: Tensor | None = None
+        self._double: tuple[Tensor, int, Tensor] | None = None
 
     def __len__(self) -> int:
         return len(self.kept)
@@ -91,6 +94,36 @@ class Landmarks(Part):
     def forward(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
         """a(x) of rows."""
         return torch.cat([block.to(self.basis) @ self.basis for block in self.kept.covariances(x)])
+
+    @torch.no_grad()
+    def exactly(self, x: Matrix) -> Float[Tensor, "N M"]:
+        """a(x) of rows in float64: the same whatever rows they are worked out beside."""
+        basis = self._in_double() if self.unrounded is None else self.unrounded
+        return torch.cat([block.cpu() @ basis for block in self.kept.covariances(x, torch.float64)])
+
+    def _in_double(self) -> Float[Tensor, "M M"]:
+        """The basis in float64, made once."""
+        basis, known = self.basis, self._double
+        if known is None or known[0] is not basis or known[1] != basis._version:
+            known = self._double = basis, basis._version, basis.double().cpu()
+        return known[2]
+
+    @torch.no_grad()
+    def drop(self, row: int) -> Float[Tensor, " M"]:
+        """Leave nothing of a landmark, and go on with the others: a'a is then k as far as it goes through these.
+
+        The features keep their number, and lose the one direction, of length 1, that is returned: W W' = K_Z^-1 becomes
+        that of the others.
+        """
+        basis = self._in_double() if self.unrounded is None else self.unrounded
+        self._double = None
+        direction: Tensor = basis[row] / basis[row].norm()
+        basis.addr_(basis @ direction, direction, alpha=-1)
+        basis[row] = 0
+        self.unrounded = basis
+        self.basis.copy_(basis)
+        self.kept.blank(row)
+        return direction
 
     def fit_bytes(self, n_rows: int) -> int:
         # Features of rows; K_Z, its factors and the eigenvectors.

@@ -7,7 +7,7 @@ share one factorisation. Its leave-one-out predictions, known in closed form (Ra
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from typing import NamedTuple
 
 import scipy.sparse
@@ -48,6 +48,7 @@ class RegressionMean(KeptRows):
 
     coefficients: Float[Tensor, "n_points K"]
     frequencies: Float[Tensor, " K"]
+    noise: Float[Tensor, ""]
 
     def __init__(
         self,
@@ -65,7 +66,14 @@ class RegressionMean(KeptRows):
         self.slope = nn.Parameter(torch.ones(1))
         self.register_buffer("coefficients", torch.zeros(n_points, n_labels))
         self.register_buffer("frequencies", torch.zeros(n_labels))
+        self.register_buffer("noise", torch.ones(()))
+        self.value_limits = {**self.value_limits, "noise": (1e-30, 1e30)}
         self.link, self.anchored = link, anchored
+
+    def expect(self, names: Collection[str]) -> None:
+        super().expect(names)
+        if "noise" not in names:
+            self._buffers.pop("noise", None)
 
     def learnt(self, data: TrainingData) -> Learnt:
         """Kernel and noise for training data."""
@@ -84,6 +92,7 @@ class RegressionMean(KeptRows):
         precisions = None if data.weights is None else torch.from_numpy(data.weights)
         self.keep(x[chosen(x.shape[0], len(self))])
         self.set_kernel(learnt)
+        self.noise.fill_(learnt.noise)
         fill(self.frequencies, frequencies_of(y, data.weights))
         solve = _solve_all if len(self) == x.shape[0] else _solve_subset
         coefficients, left_out = solve(self, x, y, learnt.noise, precisions)

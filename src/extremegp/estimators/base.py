@@ -323,9 +323,10 @@ class VariationalEstimator(GPEstimator):
         seed: int,
         score_name: str,
         propensities: NDArray[np.float64] | None = None,
+        start_from: VariationalModel | None = None,
         **known: Any,
     ) -> None:
-        """Become fitted; `known` is what `_adopt` takes besides."""
+        """Become fitted, perhaps with the hyper-parameters of a model; `known` is what `_adopt` takes besides."""
         params = self.get_params(deep=False)
         if params.get("features") == "auto":
             params["features"] = known["features"].kind
@@ -343,6 +344,7 @@ class VariationalEstimator(GPEstimator):
             seed=seed,
             score_name=score_name,
             propensities=propensities,
+            known=start_from,
         )
         self.lowered_ = fitted.lowered
         noise = instance_noise(fitted.model, data, fitted.mean_logits, np.random.default_rng(seed))

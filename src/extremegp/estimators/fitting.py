@@ -84,6 +84,7 @@ def fit_model(
     propensities: NDArray[np.float64] | None = None,
     judge: Callable[[float, float, float], None] | None = None,
     spent: float = 0.0,
+    known: VariationalModel | None = None,
 ) -> FittedModel:
     """Build, start and train the model that an estimator's parameters ask for.
 
@@ -98,6 +99,8 @@ def fit_model(
         propensities: of the labels, K.
         judge: as `train` takes it.
         spent: likewise.
+        known: a model of such rows, whose hyper-parameters are taken where posteriors are closed or have landmarks;
+            None to choose them.
 
     Raises:
         DataError: the kernel needs dense inputs.
@@ -132,11 +135,12 @@ def fit_model(
     trained, inputs, mean_logits, started = model, data.x, None, time.monotonic()
     if settings.is_closed:
         _check_unfinished(params["checkpoint"])
-        start_on_regression(model, start)
+        start_on_regression(model, start, known)
     elif settings.latents == "landmarks":
         if data.x.shape[0] >= _MANY_POINTS:
-            reporter.phase(f"learning the kernel, and features of all rows by {settings.n_inducing} of them")
-        inputs, mean_logits = start_on_landmarks(model, start)
+            learning = "learning the kernel, and" if known is None else "working out"
+            reporter.phase(f"{learning} features of all rows by {settings.n_inducing} of them")
+        inputs, mean_logits = start_on_landmarks(model, start, known)
         trained = model.of_features()
     else:
         mean_logits, trained = model.start(start), model.without_regression_variance()

@@ -23,7 +23,8 @@ from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns
 from extremegp.estimators.distances import fit_novelty
-from extremegp.estimators.learning import LearnsRows, without_absent_ids
+from extremegp.estimators.learning import named_rows, without_absent_ids
+from extremegp.estimators.learning_trees import LearnsTreeRows
 from extremegp.estimators.multilabel_estimator import encode_as_known
 from extremegp.estimators.origin import DataOrigin, Origin, content_hash, fingerprint
 from extremegp.estimators.parameters import RunParameters
@@ -56,7 +57,7 @@ _ROW_BYTES = 4 * (128 + 6 * 64)
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class LabelTreeGPClassifier(RunParameters, LearnsRows):
+class LabelTreeGPClassifier(RunParameters, LearnsTreeRows):
     """Multi-label classification for 10^4 to 10^6 labels, in minutes on sparse features.
 
     A few trees over the labels have a linear Gaussian process at every node and every label, which says how likely the
@@ -170,10 +171,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
         self.check_params()
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         X, Y, weights, ids = without_absent_ids(X, Y, sample_weight, ids)
-        if self._journal is not None:
-            # It is that of another model.
-            self._journal.close()
-            self._journal = None
+        self._drop_journal()
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         y = scipy.sparse.csr_matrix(y, dtype=np.float32)
         if isinstance(features, BlockFeatures):
@@ -190,11 +188,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
         if validation is not None:
             # Refused before the work: they are judged after it.
             encode_as_known(validation[1], y.shape[1], space, counts=False, name="the Y of validation")
-        names = RowIds.numbered(x.shape[0])
-        if ids is not None:
-            names = RowIds([], 0)
-            names.add(names.new(ids, x.shape[0]))
-        told = TrainedOn(features, x, y, space, target_kind, weights, names)
+        told = TrainedOn(features, x, y, space, target_kind, weights, named_rows(ids, x.shape[0]))
         self._grow(told, seed, lambda: fit_novelty(features, X, x), None if features.layout else column_names(X))
         if validation is not None:
             self.history_[-1]["validation_P@1"] = self.score(*validation)
@@ -202,7 +196,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
 
     def refit(self) -> Self:
         check_is_fitted(self, "model_")
-        rows, novelty, serials = self._rows_to_refit()
+        serials, novelty, rows = self._serials_to_refit(), self.novelty_, self.model_.rows
         weights = rows.row_weights().astype(np.float64) if rows.settings.weighted else None
         labels = rows.array("labels"), rows.array("label_indptr")
         ones, shape = np.ones(len(labels[0]), np.float32), (self.n_rows_, rows.settings.n_labels)
@@ -364,11 +358,11 @@ class LabelTreeGPClassifier(RunParameters, LearnsRows):
         device: torch.device,
         parts: Sequence[type[Part]],
     ) -> Self:
-        estimator = super()._from_saved(folder, config, tensors, torch.device("cpu"), parts)
-        if not estimator.model_.is_sound():
+        return super()._from_saved(folder, config, tensors, torch.device("cpu"), parts)
+
+    def _check_rows(self, folder: str | Path) -> None:
+        if not self.model_.is_sound():
             raise ModelFormatError(f"{folder}: the trees or the rows of the model contradict themselves")
-        estimator._resume_learning(folder, config, tensors)
-        return estimator
 
 
 class TrainedOn(NamedTuple):

@@ -13,25 +13,20 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import FloatCSR, LabelSpace
-from extremegp.data.frames import lists_of
-from extremegp.data.labels import refuse_nested_indicator
+from extremegp.data import ClassSpace, Features, FloatCSR, FloatMatrix, LabelSpace
 from extremegp.engine.matrices import column_counts
-from extremegp.errors import DataError, ModelFormatError
+from extremegp.engine.part import Part
+from extremegp.errors import DataError, SettingsError
+from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.fitting import check_lengths
-from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
+from extremegp.estimators.learning_saved import LearningState
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds, checked_ids
 from extremegp.estimators.weights import without_absent
-from extremegp.label_tree import LabelTreeModel, LabelTreePredictor
-from extremegp.label_tree.rows import Rows
 from extremegp.prediction.novelty import KeptRowSerials, NewRow, Novelty
 from extremegp.settings.domains import choice
 from extremegp.storage.journal import Journal
 from extremegp.storage.models import read_config
-
-_IDS, _NOVELTY_ROWS, _NOVELTY_LEFT_OUT = "learning.ids", "learning.novelty_rows", "learning.novelty_left_out"
-_STALE_ROWS, _LEAST_PROBABILITY = 512, 1e-9
 
 
 class Staleness(NamedTuple):
@@ -40,10 +35,10 @@ class Staleness(NamedTuple):
     Attributes:
         n_learnt: rows that were learnt since.
         n_forgotten: rows that were forgotten since.
-        log_loss: mean log-loss of the candidates of rows that were learnt, in nats a row, each predicted without
-            itself; NaN where there are none.
-        log_loss_then: the same of rows that training held out, which is what can be expected of rows like those of
-            training.
+        log_loss: mean log-loss of rows that were learnt, in nats a row, each predicted without itself (of label trees,
+            that of the candidates); NaN where there are none.
+        log_loss_then: the same of rows of training: of label trees those that were held out, of other models as the
+            regression has each without itself, which is what can be expected of rows like those of training.
     """
 
     n_learnt: int
@@ -53,31 +48,35 @@ class Staleness(NamedTuple):
 
     @property
     def drift(self) -> float:
-        """By which share the log-loss of learnt rows is above that of rows held out: a refit pays where it is large."""
+        """By which share the log-loss of learnt rows is above that of training: a refit pays where it is large."""
         return self.log_loss / self.log_loss_then - 1
 
 
-class LearnsRows(MultiLabelEstimator):
+class LearnsRows(GPEstimator):
     """An estimator that keeps its training rows, and can take in more or let go of some at any time.
 
     Attributes:
-        ids_: what the training rows are called.
+        ids_: what the training rows are called; none where the model cannot learn (see `can_learn`).
     """
 
-    model_: LabelTreeModel
+    features_: Features
     ids_: RowIds
     n_forgotten_: int
     # Rows that training had, which have the serial numbers below.
     _trained: int
+    # Where the model was loaded from, and how many calls have changed it since that was saved.
+    _loaded_from: str | None
+    _n_calls: int
     _journal: Journal | None = None
     _novelty_serials: KeptRowSerials | None
     _novelty_new: list[NewRow]
     _gone_features: set[int]
     _gone_labels: set[int]
 
-    @abstractmethod
-    def predictor(self) -> LabelTreePredictor:
-        """What predicts, a block of rows at a time."""
+    def can_learn(self) -> str | None:
+        """Why the model can neither learn nor forget; None where it can."""
+        check_is_fitted(self, "model_")
+        return self._cannot_learn()
 
     def learn(
         self,
@@ -88,31 +87,39 @@ class LearnsRows(MultiLabelEstimator):
         sample_weight: Any = None,
         new_labels: Literal["add", "error", "ignore"] = "add",
     ) -> Self:
-        """Take in more rows, at once: nearest rows and regressions know them from then on.
+        """Take in more rows, at once: regressions, nearest rows and novelty know them from then on.
 
-        Predictions are those of a model with the same trees and the same last stage whose training rows have these
-        after them. Trees, exclusions and the last stage know nothing of them until `refit`. Words that training never
-        saw are left out. No other thread may predict meanwhile.
+        The regression is what it would be had it been fitted to these rows too, with the hyper-parameters that training
+        chose. What else was trained knows nothing of them until `refit`: functions beside the regression, or trees,
+        exclusions and the last stage of label trees. Words that training never saw are left out. No other thread may
+        predict meanwhile.
 
         Args:
             X: inputs, as in `fit`.
-            Y: labels, as in `fit`. Lists may have new names.
+            Y: labels or classes, as in `fit`, none of them soft. They may have new names.
             ids: what the rows are called, to forget them by; by default numbers that go on from those of training.
             sample_weight: what each row counts; 0 leaves a row out.
-            new_labels: what to do with names that the model has not: "add" them, refuse ("error"), or "ignore" them.
+            new_labels: what to do with names that the model has not: "add" them, refuse ("error"), or "ignore" them,
+                which is not for classes.
 
         Raises:
             DataError: X, Y, weights or ids cannot be used; nothing is learnt then.
+            SettingsError: the model cannot learn.
         """
-        check_is_fitted(self, "model_")
-        choice("new_labels", new_labels, ("add", "error", "ignore"))
+        self._check_learns()
+        self._check_new(new_labels)
         X, Y, weights, ids = without_absent_ids(X, Y, sample_weight, ids)
-        x = _sorted(self._transform(X))
-        space = self._extended_space(Y, new_labels)
-        y = self._labels(Y, space)
+        x = sorted_csr(self._transform(X))
+        new = self._new_names(Y)
+        if new and new_labels == "error":
+            raise DataError(
+                f"Y has {len(new)} labels that the model has not, such as {new[0]!r}: add them by add_labels, or say "
+                "new_labels='add'"
+            )
+        new = new if new_labels == "add" else []
+        y = self._indicator(Y, new)
         check_lengths(x, y)
         own = None if weights is None else weights.astype(np.float32)
-        new = [] if space is None else list(space.names[self.settings_.n_labels :])
         self.learn_rows(LearntRows(x, y, self.ids_.new(ids, x.shape[0]), own, self.features_.unknown_shares(X), new))
         return self
 
@@ -122,25 +129,21 @@ class LearnsRows(MultiLabelEstimator):
         Args:
             X: as in `fit`.
             Y: as in `fit`.
-            classes: names of the K columns of an indicator, or labels beyond those of the first rows; for the first
-                call.
+            classes: labels or classes beyond those of the first rows, or names of the K columns of an indicator; for
+                the first call.
             sample_weight: as in `fit`.
         """
         if hasattr(self, "model_"):
             return self.learn(X, Y, sample_weight=sample_weight)
-        if classes is not None and lists_of(Y) is None:
-            return self.fit(X, Y, sample_weight, label_names=classes)  # type: ignore[no-any-return]
-        self.fit(X, Y, sample_weight)
-        if classes is not None:
-            self.add_labels([name for name in classes if name not in self._space().columns])
-        return self
+        return self._first_fit(X, Y, classes, sample_weight)
 
     def forget(self, ids: Iterable[Any]) -> Self:
-        """Let go of rows: predictions are those of a model that never kept them as neighbours, at once.
+        """Let go of rows, at once: the regression is what it would be had it never been fitted to them.
 
         Once the model is saved, no number of its files comes from these rows alone: their inputs, labels and distances
-        are gone, and so are the weights of features and labels that no other row has, and words that no other text
-        has. Weights that trees learnt from them together with other rows stay until `refit`.
+        are gone, and so are the weights of landmarks that they were, of features and labels that no other row has, and
+        words that no other text has. What functions or trees learnt from them together with other rows stays until
+        `refit`.
 
         Args:
             ids: the names of the rows, as `fit` and `learn` were given them; by default those of training are called
@@ -148,74 +151,77 @@ class LearnsRows(MultiLabelEstimator):
 
         Raises:
             DataError: there is no such row, one is named twice, or fewer than two rows with labels would stay.
+            SettingsError: the model cannot learn.
         """
-        check_is_fitted(self, "model_")
+        self._check_learns()
         names = checked_ids(ids)
         if missing := [name for name in names if name not in self.ids_]:
             raise DataError(f"the model has no row with the id {missing[0]!r} ({len(missing)} of {len(names)})")
-        model, starts = self.model_, self.model_.rows.array("label_indptr")
         places = [self.ids_.place(name) for name in names]
-        with_labels = np.diff(starts) > 0
+        with_labels = self._labelled()
         if np.count_nonzero(with_labels) - np.count_nonzero(with_labels[places]) < 2:
             raise DataError("fewer than two rows with labels would stay: train a new model instead")
         self._write_down(lambda: {"call": "forget", "ids": names})
         for name in names:
             serial = int(self.ids_.serials()[self.ids_.place(name)])
-            place = self.ids_.remove(name)
-            features, labels = model.rows.features_of(place).copy(), model.rows.labels_of(place).copy()
-            model.remove(place)
+            features, labels = self._let_go(self.ids_.place(name))
+            self.ids_.remove(name)
             self.label_counts_[labels] -= 1
-            columns = model.rows.columns()
-            self._gone_features |= set(features[columns.starts[features] == columns.ends[features]].tolist())
+            self._gone_features |= set(features.tolist())
             self._gone_labels |= set(labels[self.label_counts_[labels] == 0].tolist())
             self._novelty_new = [each for each in self._novelty_new if each.serial != serial]
             if self._novelty_serials is not None:
                 self._novelty_serials.gone.add(serial)
         self.n_forgotten_ += len(names)
-        self.n_rows_, self.settings_ = len(self.ids_), model.settings
+        self.n_rows_ = len(self.ids_)
+        self._changed()
         return self
 
     def add_labels(self, names: Sequence[Any]) -> Self:
-        """Know more labels, which no row has yet: each is suggested once a row is learnt that has it.
+        """Know more labels or classes, which no row has yet: each is suggested once a row is learnt that has it.
 
         Args:
-            names: of the labels.
+            names: of the labels. Classes stay in increasing order, so that their columns move.
 
         Raises:
             DataError: the model's labels have no names, or a name is none, known already or comes twice.
+            SettingsError: the model cannot learn.
         """
-        check_is_fitted(self, "model_")
+        self._check_learns()
         space = self._space()
-        extended = LabelSpace([*space.names, *names])
-        self._write_down(lambda: {"call": "add_labels", "names": list(extended.names[len(space) :])})
-        self._extend(extended)
+        new = _with_more(space, list(names)).names
+        added = [name for name in new if name not in set(space.names)]
+        self._write_down(lambda: {"call": "add_labels", "names": added})
+        self._extend(added)
         return self
 
     def rename_label(self, old: Any, new: Any) -> Self:
-        """Call a label by another name.
+        """Call a label by another name; a class moves to where that is in the increasing order.
 
         Raises:
             DataError: there is no label of the old name, or one of the new name.
+            SettingsError: the model cannot learn.
         """
-        check_is_fitted(self, "model_")
-        space = self._space()
-        if old not in space.columns:
+        self._check_learns()
+        names = list(self._space().names)
+        if old not in names:
             raise DataError(f"the model has no label {old!r}")
-        names = list(space.names)
-        names[space.columns[old]] = new
-        renamed = LabelSpace(names)
+        names[names.index(old)] = new
+        renamed = _of_names(self._space(), names)
         self._write_down(lambda: {"call": "rename_label", "old": old, "new": new})
-        self._name(renamed)
+        self._call(renamed, names)
         return self
 
     def staleness(self) -> Staleness:
-        """What has changed since training, and how well rows that came since are predicted without themselves."""
-        check_is_fitted(self, "model_")
-        rows = self.model_.rows
-        seen = rows.array("seen") if rows.settings.marked else np.ones(self.n_rows_)
+        """What has changed since training, and how well rows that came since are predicted without themselves.
+
+        Raises:
+            SettingsError: the model cannot learn.
+        """
+        self._check_learns()
         of_training = self.ids_.serials() < self._trained
-        learnt, held_out = np.flatnonzero(~of_training), np.flatnonzero(of_training & (seen == 0))
-        return Staleness(len(learnt), self.n_forgotten_, *map(self._left_out_loss, (learnt, held_out)))
+        learnt, compared = np.flatnonzero(~of_training), np.flatnonzero(of_training & self._compared())
+        return Staleness(len(learnt), self.n_forgotten_, *map(self._left_out_loss, (learnt, compared)))
 
     @abstractmethod
     def refit(self) -> Self:
@@ -225,32 +231,19 @@ class LearnsRows(MultiLabelEstimator):
         self._settle_novelty()
         return super().novelty_of(X, x)
 
-    def _kept_novelty(self) -> Novelty:
-        self._settle_novelty()
-        return super()._kept_novelty()
-
-    def _begin_learning(self, ids: RowIds, *, trained: int | None = None, n_forgotten: int = 0) -> None:
-        """Be ready to learn, once trained or loaded."""
-        self.ids_, self.n_forgotten_ = ids, n_forgotten
-        # Where the model was loaded from, and how many calls have changed it since that was saved.
-        self._loaded_from: str | None = None
-        self._n_calls = 0
-        self._trained = len(ids) if trained is None else trained
-        self._novelty_new, self._gone_features, self._gone_labels = [], set(), set()
-        self._novelty_serials = None if self.novelty_ is None else KeptRowSerials.of_fit(self.model_.rows.inputs())
-
     def learn_rows(self, rows: LearntRows) -> None:
-        """Learn rows that were checked."""
+        """Learn rows that were checked; new labels come after those that there are."""
         self._write_down(rows.to_call)
         if rows.new_labels:
-            self._extend(LabelSpace([*self._space().names, *rows.new_labels]))
-        self.model_.add(rows.x, rows.y, rows.weights)
+            rows = rows._replace(y=_moved(rows.y, self._extend(rows.new_labels)))
+        self._take_in(rows)
         first, shares = len(self.ids_), rows.shares
         self.ids_.add(rows.ids)
         self.label_counts_ = self.label_counts_ + column_counts(rows.y)
-        self.n_rows_, self.settings_ = len(self.ids_), self.model_.settings
+        self.n_rows_ = len(self.ids_)
         for row, serial in enumerate(self.ids_.serials()[first:].tolist()):
             self._novelty_new.append(NewRow(serial, rows.x[row], None if shares is None else shares[row : row + 1]))
+        self._changed()
 
     def keep_journal(self, folder: str | Path | Journal) -> Journal:
         """Make every change durable before its call returns, in a journal beside the model that was loaded from there.
@@ -265,13 +258,24 @@ class LearnsRows(MultiLabelEstimator):
         Raises:
             DataError: the model is not that of the folder, or another process holds it.
             ModelFormatError: the folder is no model, or its journal is damaged.
+            SettingsError: the model cannot learn.
         """
         journal = folder if isinstance(folder, Journal) else Journal(folder)
-        if (self._loaded_from, self._n_calls) != (journal.digest, journal.n_calls):
+        try:
+            self._check_learns()
+            if (self._loaded_from, self._n_calls) != (journal.digest, journal.n_calls):
+                raise DataError("the model is not the one of this folder any more: load it again", path=journal.folder)
+        except BaseException:
             journal.close()
-            raise DataError("the model is not the one of this folder any more: load it again", path=journal.folder)
+            raise
         self._journal = journal
         return journal
+
+    def _drop_journal(self) -> None:
+        """Let go of the journal, which is that of another model once this is trained."""
+        if self._journal is not None:
+            self._journal.close()
+            self._journal = None
 
     def save(self, folder: str | Path) -> None:
         super().save(folder)
@@ -287,7 +291,74 @@ class LearnsRows(MultiLabelEstimator):
         super().__setstate__(state)
         if "model_" in state and "ids_" not in state:
             # It was pickled by an earlier version.
-            self._begin_learning(RowIds.numbered(self.n_rows_))
+            self._begin_learning(RowIds.numbered(0 if self._cannot_learn() else self.n_rows_))
+
+    def _check_new(self, new_labels: str) -> None:
+        choice("new_labels", new_labels, ("add", "error", "ignore"))
+
+    @abstractmethod
+    def _cannot_learn(self) -> str | None: ...
+
+    @abstractmethod
+    def _first_fit(self, X: Any, Y: Any, classes: Any, sample_weight: Any) -> Self:
+        """What `partial_fit` does at first."""
+
+    @abstractmethod
+    def _new_names(self, Y: Any) -> list[Any]:
+        """The names of Y that the model has not."""
+
+    @abstractmethod
+    def _indicator(self, Y: Any, new: Sequence[Any]) -> FloatCSR:
+        """The labels of new rows: an indicator of those that there are, and of new ones after them."""
+
+    @abstractmethod
+    def _take_in(self, rows: LearntRows) -> None:
+        """Let the model learn rows."""
+
+    @abstractmethod
+    def _let_go(self, place: int) -> tuple[NDArray[Any], NDArray[Any]]:
+        """Let the model forget a row: the features that no other row has, and the labels that it had."""
+
+    @abstractmethod
+    def _relabel(self, places: NDArray[np.int64], n_labels: int) -> None:
+        """Let the model have more labels, among which those of today have these places."""
+
+    @abstractmethod
+    def _changed(self) -> None:
+        """What follows from rows that came or went."""
+
+    @abstractmethod
+    def _inputs(self) -> FloatMatrix:
+        """The features of all rows."""
+
+    @abstractmethod
+    def _labelled(self) -> NDArray[np.bool_]:
+        """Which rows have labels."""
+
+    @abstractmethod
+    def _compared(self) -> NDArray[np.bool_]:
+        """Which of the rows of training tell how well others are predicted."""
+
+    @abstractmethod
+    def _left_out_loss(self, rows: NDArray[np.int64]) -> float:
+        """Mean log-loss of some rows, each predicted without itself."""
+
+    @abstractmethod
+    def _scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Leave nothing in the model of features and labels that no row has; which of the features that are."""
+
+    def _begin_learning(self, ids: RowIds, *, trained: int | None = None, n_forgotten: int = 0) -> None:
+        """Be ready to learn, once trained or loaded."""
+        self.ids_, self.n_forgotten_ = ids, n_forgotten
+        self._loaded_from, self._n_calls = None, 0
+        self._trained = len(ids) if trained is None else trained
+        self._novelty_new, self._gone_features, self._gone_labels = [], set(), set()
+        known = self.novelty_ is not None and self._cannot_learn() is None
+        self._novelty_serials = KeptRowSerials.of_fit(self._inputs()) if known else None
+
+    def _check_learns(self) -> None:
+        if (reason := self.can_learn()) is not None:
+            raise SettingsError(f"this model can neither learn nor forget rows: {reason}")
 
     def _write_down(self, call: Callable[[], Mapping[str, Any]]) -> None:
         """Make a change durable, if there is a journal, before it is made."""
@@ -295,68 +366,54 @@ class LearnsRows(MultiLabelEstimator):
             self._journal.append(call())
         self._n_calls += 1
 
-    def _space(self) -> LabelSpace:
+    def _space(self) -> LabelSpace | ClassSpace:
         if self.label_space_ is None:
             raise DataError(
                 "the labels of the model are columns of an indicator and have no names: train it with names"
             )
         return self.label_space_
 
-    def _extended_space(self, Y: Any, new_labels: str) -> LabelSpace | None:
-        """The labels with those that lists have beside them; None where nothing changes."""
-        lists, space = lists_of(Y), self.label_space_
-        if lists is None or space is None:
-            return None
-        refuse_nested_indicator(lists, "Y")
-        found = [name for name in LabelSpace.from_lists([*lists, space.names[:1]]).names if name not in space.columns]
-        if found and new_labels == "error":
-            raise DataError(
-                f"Y has {len(found)} labels that the model has not, such as {found[0]!r}: add them by add_labels, or "
-                "say new_labels='add'"
-            )
-        return LabelSpace([*space.names, *found]) if found and new_labels == "add" else None
+    def _extend(self, names: Sequence[Any]) -> NDArray[np.int64]:
+        """Have more labels; where those of today, and then the new ones, are among all."""
+        known = list(self._space().names)
+        space = _with_more(self._space(), names)
+        places = np.array([space.names.index(name) for name in known], np.int64) if names else np.arange(len(known))
+        if isinstance(space, LabelSpace):
+            places = np.arange(len(known))
+        if names:
+            self._relabel(places, len(space))
+            counts = np.zeros(len(space), np.int64)
+            counts[places] = self.label_counts_
+            self.label_counts_ = counts
+            self._gone_labels = {int(places[label]) for label in self._gone_labels}
+            self._call(space, [*known, *names], relabelled=True)
+            self._changed()
+        order = {name: column for column, name in enumerate(space.names)}
+        return np.array([order[name] for name in [*known, *names]], np.int64)
 
-    def _labels(self, Y: Any, space: LabelSpace | None) -> FloatCSR:
-        if space is None:
-            return _sorted(self.encode_labels(Y))
-        lists = lists_of(Y)
-        assert lists is not None
-        return _sorted(space.encode(lists))
-
-    def _extend(self, space: LabelSpace) -> None:
-        """Have the labels of a space that begins as that of today does."""
-        n_new = len(space) - len(self._space())
-        if n_new:
-            self.model_.add_labels(n_new)
-            self.settings_ = self.model_.settings
-            self.label_counts_ = np.append(self.label_counts_, np.zeros(n_new, np.int64))
-            self._name(space)
-
-    def _name(self, space: LabelSpace) -> None:
-        titles = self.label_titles_
+    def _call(self, space: LabelSpace | ClassSpace, names: Sequence[Any], *, relabelled: bool = False) -> None:
+        """Call labels by the names of a space, which they have in the order of today, and new ones after them."""
+        known, titles = list(self._space().names), self.label_titles_
+        order = {name: column for column, name in enumerate(space.names)}
+        places = np.array([order[name] for name in names], np.int64)
+        if not relabelled and (np.diff(places) < 0).any():
+            self._relabel(places, len(space))
+            counts = np.empty_like(self.label_counts_)
+            counts[places] = self.label_counts_
+            self.label_counts_ = counts
         if titles is not None:
-            kept = zip(self._space().names, space.names, titles, strict=False)
-            self.label_titles_ = [title if old == new else str(new) for old, new, title in kept]
-            self.label_titles_ += map(str, space.names[len(titles) :])
-        self.label_space_, self.classes_ = space, np.array(space.names, dtype=object)
+            old = [*known, *[None] * (len(names) - len(known))]
+            kept = [*titles, *[""] * (len(names) - len(known))]
+            moved = [""] * len(space)
+            for place, was, title, name in zip(places.tolist(), old, kept, names, strict=True):
+                moved[place] = title if was == name else str(name)
+            self.label_titles_ = moved
+        self.label_space_ = space
+        self.classes_ = space.classes if isinstance(space, ClassSpace) else np.array(space.names, dtype=object)
 
-    def _left_out_loss(self, rows: NDArray[np.int64]) -> float:
-        """Mean log-loss of some rows, each predicted without itself, over the labels that are candidates or theirs."""
-        if not len(rows):
-            return float("nan")
-        some = rows[np.linspace(0, len(rows) - 1, min(len(rows), _STALE_ROWS)).round().astype(np.int64)]
-        inputs = self.model_.rows.inputs()[some]
-        losses = 0.0
-        for block, evidence, _, chances in self.predictor().candidates(inputs, own=some):
-            for row in range(block.stop - block.start):
-                own, of_row = self.model_.rows.labels_of(int(some[block.start + row])), evidence.rows == row
-                labels = evidence.labels[of_row]
-                p = np.clip(chances[of_row], _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
-                hit = np.isin(labels, own)
-                n_missed = len(own) - np.count_nonzero(hit)
-                losses -= np.log(np.where(hit, p, 1 - p)).sum()
-                losses -= n_missed * np.log(max(float(self.model_.background), _LEAST_PROBABILITY))
-        return float(losses / len(some))
+    def _kept_novelty(self) -> Novelty:
+        self._settle_novelty()
+        return super()._kept_novelty()
 
     def _settle_novelty(self) -> None:
         kept = self._novelty_serials
@@ -370,35 +427,47 @@ class LearnsRows(MultiLabelEstimator):
     def _settle(self) -> None:
         """Leave nothing of rows that were forgotten, before the model is saved."""
         self._settle_novelty()
-        self.model_.settle()
         features, labels = (np.array(sorted(gone), dtype=np.int64) for gone in (self._gone_features, self._gone_labels))
         if len(features) or len(labels):
-            for tree in self.model_.trees:
-                tree.scrub(features, labels)
-            columns = self.model_.rows.columns()
-            empty = features[columns.starts[features] == columns.ends[features]]
-            self.features_.forget_columns(empty)
+            self.features_.forget_columns(self._scrub(features, labels))
             self._gone_features, self._gone_labels = set(), set()
             self._kept.clear()
 
-    def _rows_to_refit(self) -> tuple[Rows, Novelty | None, KeptRowSerials | None]:
-        """The rows that there are, and which of them tell what is new, with nothing left of those that are gone."""
+    def _serials_to_refit(self) -> KeptRowSerials | None:
+        """Which of the rows that there are tell what is new, with nothing left of those that are gone."""
         self._settle()
         kept = self._novelty_serials
-        return self.model_.rows, self.novelty_, None if kept is None else kept.renumbered(self.ids_.serials())
+        return None if kept is None else kept.renumbered(self.ids_.serials())
 
     def _more(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
         """What `save` writes beside what all estimators have."""
-        config: dict[str, Any] = {
-            "learning": {"next": self.ids_.next_number, "trained": 0, "forgotten": self.n_forgotten_}
-        }
-        serials = self.ids_.serials()
-        config["learning"]["trained"] = int(np.searchsorted(serials, self._trained))
-        tensors = {_IDS: torch.from_numpy(self.ids_.to_bytes().copy())}
-        if self._novelty_serials is not None:
-            kept = self._novelty_serials.renumbered(serials)
-            tensors |= {_NOVELTY_ROWS: torch.from_numpy(kept.rows), _NOVELTY_LEFT_OUT: torch.from_numpy(kept.left_out)}
-        return config, tensors
+        if self._cannot_learn() is not None:
+            return {}, {}
+        serials, kept = self.ids_.serials(), self._novelty_serials
+        state = LearningState(
+            self.ids_,
+            int(np.searchsorted(serials, self._trained)),
+            self.n_forgotten_,
+            None if kept is None else kept.renumbered(serials),
+        )
+        return state.to_saved()
+
+    @classmethod
+    def _from_saved(
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+        parts: Sequence[type[Part]],
+    ) -> Self:
+        estimator = super()._from_saved(folder, config, tensors, device, parts)
+        estimator._check_rows(folder)
+        estimator._resume_learning(folder, config, tensors)
+        return estimator
+
+    def _check_rows(self, folder: str | Path) -> None:
+        """Refuse rows of a loaded model that are none."""
 
     def _resume_learning(
         self, folder: str | Path, config: Mapping[str, Any], tensors: Mapping[str, torch.Tensor]
@@ -408,33 +477,13 @@ class LearnsRows(MultiLabelEstimator):
         Raises:
             ModelFormatError: it is altered.
         """
-        learning, stored = config.get("learning"), tensors.get(_IDS)
-        self._begin_from(folder, learning, stored, tensors)
+        state = LearningState.from_saved(config, tensors, self.n_rows_, self.novelty_, folder)
+        if state is None:
+            self._begin_learning(RowIds.numbered(0 if self._cannot_learn() else self.n_rows_))
+        else:
+            self._begin_learning(state.ids, trained=state.trained, n_forgotten=state.n_forgotten)
+            self._novelty_serials = state.novelty
         self._loaded_from = config.get("sha256")
-
-    def _begin_from(
-        self, folder: str | Path, learning: Any, stored: torch.Tensor | None, tensors: Mapping[str, torch.Tensor]
-    ) -> None:
-        if learning is None:
-            self._begin_learning(RowIds.numbered(self.n_rows_))
-            return
-        numbers = [learning.get(name) for name in ("trained", "forgotten")] if isinstance(learning, dict) else [None]
-        sound = all(type(number) is int and 0 <= number < 2**62 for number in numbers)
-        if not sound or stored is None or stored.dtype != torch.uint8 or stored.ndim != 1:
-            raise ModelFormatError(f"{folder}: what it says of its rows is damaged")
-        try:
-            ids = RowIds.from_bytes(stored.numpy(), learning.get("next"), self.n_rows_)
-        except ModelFormatError as error:
-            raise ModelFormatError(f"{folder}: {error}") from error
-        self._begin_learning(ids, trained=numbers[0], n_forgotten=numbers[1] or 0)
-        if self.novelty_ is not None:
-            sizes = {_NOVELTY_ROWS: self.novelty_.n_rows, _NOVELTY_LEFT_OUT: len(self.novelty_.left_out)}
-            for name, size in sizes.items():
-                part = tensors.get(name)
-                fits = part is not None and part.dtype == torch.int64 and part.shape == (size,)
-                if part is None or not fits or part.min() < 0 or part.max() >= self.n_rows_:
-                    raise ModelFormatError(f"{folder}: the rows that novelty is told by are not those of the model")
-            self._novelty_serials = KeptRowSerials(*(tensors[name].numpy().copy() for name in sizes))
 
 
 def without_absent_ids(
@@ -450,6 +499,36 @@ def without_absent_ids(
     return *without_absent(X, Y, sample_weight), names
 
 
-def _sorted(matrix: Any) -> FloatCSR:
+def named_rows(ids: list[Any] | None, n_rows: int) -> RowIds:
+    """Names of training rows: those that are given, or "0" to N - 1.
+
+    Raises:
+        DataError: they are not N different ones, or no names.
+    """
+    names = RowIds.numbered(n_rows)
+    if ids is not None:
+        names = RowIds([], 0)
+        names.add(names.new(ids, n_rows))
+    return names
+
+
+def sorted_csr(matrix: Any) -> FloatCSR:
+    """A CSR matrix of float32 with ascending columns."""
     found = scipy.sparse.csr_matrix(matrix, dtype=np.float32)
     return found if found.has_sorted_indices else found.sorted_indices()
+
+
+def _of_names(space: LabelSpace | ClassSpace, names: Sequence[Any]) -> LabelSpace | ClassSpace:
+    return LabelSpace(names) if isinstance(space, LabelSpace) else ClassSpace(list(names))
+
+
+def _with_more(space: LabelSpace | ClassSpace, names: Sequence[Any]) -> LabelSpace | ClassSpace:
+    return _of_names(space, [*space.names, *names])
+
+
+def _moved(y: FloatCSR, places: NDArray[np.int64]) -> FloatCSR:
+    """Labels whose columns have other places."""
+    moved = scipy.sparse.csr_matrix(
+        (y.data, places[y.indices].astype(np.int32), y.indptr), shape=(y.shape[0], len(places))
+    )
+    return sorted_csr(moved)

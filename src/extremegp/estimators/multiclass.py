@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -19,12 +19,14 @@ from extremegp.data.soft_labels import are_class_probabilities, class_probabilit
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
 from extremegp.estimators.base import RowEstimator, check_columns
-from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import check_lengths
+from extremegp.estimators.learning import without_absent_ids
+from extremegp.estimators.learning_closed import LearnsInClosedForm
+from extremegp.estimators.learning_targets import LearnsClasses
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
-from extremegp.estimators.weights import first_gains, label_counts, weighted_mean, without_absent
+from extremegp.estimators.weights import first_gains, label_counts, weighted_mean
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import stack
 from extremegp.settings.domains import number
@@ -34,7 +36,13 @@ from extremegp.settings.resolve import class_params
 
 @dataclass(kw_only=True, repr=False, eq=False)
 class MultiClassGPClassifier(
-    RowTrainingParameters, SparseGPParameters, TextParameters, ClassifierMixin, RowEstimator, ClassEstimator
+    RowTrainingParameters,
+    SparseGPParameters,
+    TextParameters,
+    ClassifierMixin,
+    LearnsInClosedForm,
+    RowEstimator,
+    LearnsClasses,
 ):
     """Classification into one of K classes by sparse variational Gaussian processes (T chapter 3; X).
 
@@ -110,7 +118,15 @@ class MultiClassGPClassifier(
     n_sampled_classes: int | float | Literal["auto"] | None = "auto"
     class_sampling: Literal["frequency", "uniform", "pair"] = "frequency"
 
-    def fit(self, X: Any, y: Any, sample_weight: Any = None, *, validation: tuple[Any, Any] | None = None) -> Self:
+    def fit(
+        self,
+        X: Any,
+        y: Any,
+        sample_weight: Any = None,
+        *,
+        validation: tuple[Any, Any] | None = None,
+        ids: Iterable[Any] | None = None,
+    ) -> Self:
         """Train the model.
 
         Args:
@@ -123,6 +139,7 @@ class MultiClassGPClassifier(
                 that an integer is the same as to repeat the row as often, and 0 as to leave it out. Weights are not
                 scaled: those that add up to less than N make data that say less.
             validation: (X, y) to choose the best epoch on, instead of `validation_fraction`.
+            ids: names of the rows, to `forget` them by; by default "0" to N - 1, of the rows that count.
 
         Returns:
             The estimator itself.
@@ -135,7 +152,8 @@ class MultiClassGPClassifier(
         """
         if y is None:
             raise DataError("MultiClassGPClassifier requires y to be passed, but the target y is None")
-        X, y, weights = without_absent(X, y, sample_weight)
+        X, y, weights, ids = without_absent_ids(X, y, sample_weight, ids)
+        self._drop_journal()
         features = self.new_features(self.features, X).fit(X)
         x: FloatMatrix = features.transform(X)
         targets, space = self._targets(y)
@@ -164,6 +182,7 @@ class MultiClassGPClassifier(
             novelty=fit_novelty(features, X, x),
             feature_names=None if features.layout else column_names(X),
         )
+        self._keep_rows(x, targets, weights, ids)
         return self
 
     @staticmethod

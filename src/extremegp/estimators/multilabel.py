@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -19,9 +19,12 @@ from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import check_lengths
-from extremegp.estimators.multilabel_estimator import MultiLabelEstimator, checked_ranking, encode_as_known
+from extremegp.estimators.learning import without_absent_ids
+from extremegp.estimators.learning_closed import LearnsInClosedForm
+from extremegp.estimators.learning_targets import LearnsLabels
+from extremegp.estimators.multilabel_estimator import checked_ranking, encode_as_known
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
-from extremegp.estimators.weights import label_counts, without_absent
+from extremegp.estimators.weights import label_counts
 from extremegp.metrics import TopK
 from extremegp.prediction.known_labels import GivenVariance
 from extremegp.prediction.label_index import LabelIndex
@@ -34,7 +37,7 @@ _FIXED = {"mixing": "factor", "local": "optimal", "n_mean_points": "auto"}
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstimator, MultiLabelEstimator):
+class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, LearnsInClosedForm, RowEstimator, LearnsLabels):
     """Multi-label classification by sparse variational Gaussian processes (T chapter 4; ML).
 
     P latent functions with Gaussian process priors are mixed by K x P loadings into a utility per label, and a label is
@@ -92,6 +95,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         *,
         validation: tuple[Any, Any] | None = None,
         label_names: Sequence[str | int] | None = None,
+        ids: Iterable[Any] | None = None,
     ) -> Self:
         """Train the model.
 
@@ -106,6 +110,7 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             validation: (X, Y) to choose the best epoch on, instead of `validation_fraction`.
             label_names: names of the K columns where Y is an indicator; by default those of the data frame, or their
                 numbers.
+            ids: names of the rows, to `forget` them by; by default "0" to N - 1, of the rows that count.
 
         Returns:
             The estimator itself.
@@ -118,15 +123,15 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
         """
         if Y is None:
             raise DataError("MultiLabelGPClassifier requires y to be passed, but the target y is None")
-        X, Y, weights = without_absent(X, Y, sample_weight)
+        X, Y, weights, ids = without_absent_ids(X, Y, sample_weight, ids)
+        self._drop_journal()
         features, x, y, space, target_kind = self._training_rows(X, Y, label_names)
         if not y.nnz:
             raise DataError("no row has any label: Y holds no positive entry")
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
         n_rows = x.shape[0]
-        n_counted = n_rows if weights is None else round(float(weights.sum()))
-        propensities = label_propensities(self.propensity, label_counts=label_counts(y, weights), n_rows=n_counted)
+        propensities = self._propensities(y, weights)
         if validation is not None:
             check_columns(validation[0], None if features.kind == "text" else column_names(X))
         data, held_out = self._split(
@@ -147,7 +152,12 @@ class MultiLabelGPClassifier(RowTrainingParameters, SparseGPParameters, RowEstim
             novelty=fit_novelty(features, X, x),
             feature_names=None if features.layout else column_names(X),
         )
+        self._keep_rows(x, y, weights, ids)
         return self
+
+    def _propensities(self, y: FloatCSR, weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
+        n_counted = y.shape[0] if weights is None else round(float(weights.sum()))
+        return label_propensities(self.propensity, label_counts=label_counts(y, weights), n_rows=n_counted)
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
         self.new_features("text")

@@ -23,9 +23,10 @@ from torch import Tensor
 
 from extremegp.engine.blocks import Block, Columns, columns_of
 from extremegp.engine.centres import dense_rows
-from extremegp.engine.matrices import FloatMatrix, csr_of, first_fault, mostly_zero, suited_form
+from extremegp.engine.matrices import FloatMatrix, mostly_zero, suited_form
 from extremegp.errors import ModelFormatError
 from extremegp.prediction.compared_rows import ComparedRows, directed_rows, of_one_norm, without_columns
+from extremegp.storage.matrices import matrix_of, matrix_tensors
 from extremegp.storage.tensors import all_finite
 
 MOST_ROWS, MOST_LEFT_OUT = 16_384, 5_000
@@ -181,11 +182,7 @@ class Novelty:
             "directions": torch.tensor([kept.directed for kept in self._rows]),
         }
         for b, kept in enumerate(self._rows):
-            if isinstance(kept.matrix, csr_matrix):
-                arrays = {"values": kept.matrix.data, "columns": kept.matrix.indices, "starts": kept.matrix.indptr}
-            else:
-                arrays = {"rows": kept.matrix}
-            tensors |= {f"{b}.{name}": torch.from_numpy(np.array(array)) for name, array in arrays.items()}
+            tensors |= matrix_tensors(kept.matrix, f"{b}.")
         return tensors
 
     @classmethod
@@ -218,7 +215,8 @@ class Novelty:
         n_rows = 0 if first is None or not first.ndim else len(first) - ("0.rows" not in tensors)
         if n_rows < len(left_out):
             raise ModelFormatError(f"{source}: the tensors novelty.* have fewer rows than distances")
-        rows = [_stored(tensors, b, (n_rows, width), source) for b, width in enumerate(widths)]
+        named = {f"novelty.{name}": tensor for name, tensor in tensors.items()}
+        rows = [matrix_of(named, f"novelty.{b}.", (n_rows, width), source) for b, width in enumerate(widths)]
         return cls(rows, directions.tolist(), left_out.numpy())
 
     def _scaled(self, distances: NDArray[np.float32]) -> NDArray[np.float64]:
@@ -318,36 +316,3 @@ def _suited(part: Columns, x: FloatMatrix) -> FloatMatrix:
 
 def _share(unknown: NDArray[np.float32] | None, block: int) -> NDArray[np.float32] | None:
     return None if unknown is None else unknown[:, block]
-
-
-def _checked(
-    tensors: Mapping[str, Tensor], name: str, shape: tuple[int, ...] | None, source: str | Path
-) -> NDArray[np.float32]:
-    """A stored array of finite numbers; of one dimension where no shape is told."""
-    tensor = tensors.get(name)
-    if (
-        tensor is None
-        or tensor.dtype != torch.float32
-        or (tensor.ndim != 1 if shape is None else tuple(tensor.shape) != shape)
-        or not all_finite(tensor)
-    ):
-        raise ModelFormatError(f"{source}: the tensor 'novelty.{name}' is missing, altered or of another shape")
-    array: NDArray[np.float32] = tensor.numpy()
-    return array
-
-
-def _stored(tensors: Mapping[str, Tensor], b: int, shape: tuple[int, int], source: str | Path) -> FloatMatrix:
-    """The stored rows of a block."""
-    if f"{b}.rows" in tensors:
-        return _checked(tensors, f"{b}.rows", shape, source)
-    values = _checked(tensors, f"{b}.values", None, source)
-    indices: dict[str, NDArray[Any]] = {}
-    for name, size in (("columns", len(values)), ("starts", shape[0] + 1)):
-        tensor = tensors.get(f"{b}.{name}")
-        if tensor is None or tensor.dtype not in (torch.int32, torch.int64) or tensor.shape != (size,):
-            raise ModelFormatError(f"{source}: the tensor 'novelty.{b}.{name}' is missing, altered or of another shape")
-        indices[name] = tensor.numpy()
-    matrix = csr_of(values, indices["columns"], indices["starts"], shape)
-    if first_fault(matrix) is not None:
-        raise ModelFormatError(f"{source}: the tensors 'novelty.{b}.*' are no sparse matrix of {shape[0]} rows")
-    return matrix

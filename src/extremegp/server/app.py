@@ -21,7 +21,7 @@ from extremegp.server import annif, label_studio, parsing
 from extremegp.server.limits import Limits, RequestError, check_token, read_json
 from extremegp.server.metrics import Metrics
 from extremegp.server.openapi import described
-from extremegp.server.served import Answer, ServedModel, plain_name
+from extremegp.server.served import Answer, ServedModel, plain_name, targets
 
 _log = logging.getLogger("extremegp.server")
 _LABELS_PAGE = 1000
@@ -164,7 +164,7 @@ class _Server:
     ) -> list[str]:
         def change(estimator: Any) -> list[str]:
             before = estimator.n_rows_
-            estimator.learn(documents, labels, ids, new_labels=new)
+            estimator.learn(documents, targets(estimator, labels), ids, new_labels=new)
             learnt: list[str] = estimator.ids_.names[before:]
             model.save_if_long()
             return learnt
@@ -249,10 +249,11 @@ class _Server:
         documents = parsing.documents({"texts": [text]}, model, self._limits)
 
         def change(estimator: Any) -> None:
+            wanted = targets(estimator, [labels])
             if name in estimator.ids_:
                 # An annotation that was changed takes the place of what it was.
                 estimator.forget([name])
-            estimator.learn(documents, [labels], [name])
+            estimator.learn(documents, wanted, [name])
             model.save_if_long()
 
         await model.change(change)

@@ -126,7 +126,7 @@ class ServedModel:
         """
         if not self.learns:
             raise RequestError(
-                409, f"the model {self.name!r} cannot learn: models of label trees can (train --model tree)"
+                409, f"the model {self.name!r} can neither learn nor forget: its documentation tells why"
             )
 
         def do() -> T:
@@ -173,10 +173,11 @@ class ServedModel:
             self._journal.close()
 
     def _opened(self) -> tuple[Any, Journal | None]:
-        kind = read_config(self.folder).get("estimator")
+        config = read_config(self.folder)
+        kind = config.get("estimator")
         if kind == "SequenceGPClassifier":
             raise SettingsError(f"{self.folder}: only models of rows can be served, not those of sequences")
-        if self._changes and kind == "LabelTreeGPClassifier":
+        if self._changes and (kind == "LabelTreeGPClassifier" or config.get("learning") is not None):
             journal = Journal(self.folder)
             try:
                 model: Any = load(self.folder)
@@ -263,6 +264,19 @@ class ServedModel:
         many = isinstance(self.model, MultiLabelEstimator)
         best = self.model.predict_topk(X, k, by="probability") if many else self.model.predict_topk(X, k)
         return best.labels, best.scores
+
+
+def targets(model: Any, labels: list[list[Any]]) -> list[Any]:
+    """The labels of documents as a model's `learn` takes them: of one class per document, that.
+
+    Raises:
+        RequestError: the model has one class per document, and a document has not one label.
+    """
+    if isinstance(model, MultiLabelEstimator):
+        return labels
+    if any(len(of_document) != 1 for of_document in labels):
+        raise RequestError(400, "the model has one class per document: give each document one label")
+    return [of_document[0] for of_document in labels]
 
 
 def plain_name(name: Any) -> Any:

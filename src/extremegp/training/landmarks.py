@@ -15,10 +15,12 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from extremegp.engine.blocks import Block
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.kernel_choice import learn_kernel
+from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import FeatureGP
 from extremegp.engine.lengthscales import Learnt, chosen
 from extremegp.engine.likelihoods.base import Likelihood
@@ -142,12 +144,16 @@ def _best_weights(
     return log_weights(climbed(evidence, (FINE_SCALES.index(1.0), len(contrasts) - 1), sizes, 0.0))
 
 
-def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+def start_on_landmarks(
+    model: VariationalModel, data: TrainingData, known: VariationalModel | None = None
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
     """Start a model of functions with landmarks, in place: its kernel, its prior, and a first posterior.
 
     Args:
         model: whose latent functions have landmarks and whose mixing keeps their scales.
         data: what is trained on.
+        known: a model of such rows whose kernel and variances are taken, and whose functions it starts from, as far as
+            its landmarks can tell them; None to choose all.
 
     Returns:
         The features of the training rows, of which the model is to be trained, and what its mean function says of each
@@ -158,7 +164,7 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
     latents, mean = cast(FeatureGP, latents), cast(FeatureRegression, model.mean_function)
     likelihood.start(data)
     rows = landmarks.kept
-    choice = choose(data, likelihood, rows.blocks, own_functions=mixing.independent)
+    choice = choose(data, likelihood, rows.blocks, own_functions=mixing.independent) if known is None else _known(known)
     with torch.no_grad():
         rows.keep(data.x[chosen(data.n_rows, len(rows))])
         rows.set_kernel(choice.learnt)
@@ -184,7 +190,28 @@ def start_on_landmarks(model: VariationalModel, data: TrainingData) -> tuple[NDA
             curvature = variances * likelihood.curvature(data.frequencies)
         fill(mixing.bias, likelihood.prior_bias(data.applies, data.n_counted, variances))
         latents.spread(features, curvature)
+        if known is not None:
+            mixing.load_state_dict(known.mixing.state_dict() | {"bias": mixing.bias})
+            mean.slope.copy_(cast(FeatureRegression, known.mean_function).slope)
+            latents.posterior.q_mean.copy_(_told_by(landmarks, known))
     return features.numpy(), logits
+
+
+def _known(model: VariationalModel) -> Choice:
+    """What was chosen for a model."""
+    assert model.features is not None
+    mean, mixing = cast(FeatureRegression, model.mean_function), model.mixing
+    variances = mixing.prior_variances().detach().double().cpu().numpy()
+    return Choice(model.features.kept.known(), variances, not mean.is_left_out, [])
+
+
+def _told_by(landmarks: Landmarks, known: VariationalModel) -> Tensor:
+    """The means of another model's functions in the features by way of these landmarks: projections."""
+    assert known.features is not None
+    others, means = known.features, cast(FeatureGP, known.latents).posterior.q_mean.detach()
+    points = landmarks.kept.scaled_points()
+    covariances = torch.cat([*others.kept.scaled_points().covariances(points)]).to(means)
+    return means @ (others.basis.T @ covariances @ landmarks.basis)
 
 
 def finish_on_landmarks(

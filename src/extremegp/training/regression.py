@@ -48,7 +48,7 @@ class _Tried(NamedTuple):
     share: float
 
 
-def start_on_regression(model: VariationalModel, data: TrainingData) -> None:
+def start_on_regression(model: VariationalModel, data: TrainingData, known: VariationalModel | None = None) -> None:
     """Make a model of a regression, in place: fit it, then choose what its link makes of it.
 
     Slope and floor of the link are those with the highest mean log-likelihood of the training rows, each predicted
@@ -59,10 +59,12 @@ def start_on_regression(model: VariationalModel, data: TrainingData) -> None:
     Args:
         model: whose latent functions are a `RegressionGP`.
         data: what it is fitted to; its generator decides the rows that are looked at.
+        known: a model of such rows whose kernel and noise are taken; None to learn them.
     """
     latents, mixing = cast(RegressionGP, model.latents), cast(IdentityMixing, model.mixing)
     model.likelihood.start(data)
-    trial = _Trial.of(model, data, latents.fit(data, _with_noise(model, data)))
+    learnt = _with_noise(model, data) if known is None else _known(known)
+    trial = _Trial.of(model, data, latents.fit(data, learnt))
     tried: dict[_Tried, NDArray[np.float64]] = {}
     best = trial.best_link(tried)
 
@@ -82,6 +84,12 @@ def start_on_regression(model: VariationalModel, data: TrainingData) -> None:
             [(values, float(scores.mean())) for values, scores in sorted(tried.items())],
         )
     )
+
+
+def _known(model: VariationalModel) -> Learnt:
+    """Kernel and noise of a model."""
+    mean = cast(RegressionGP, model.latents).mean
+    return mean.known(float(mean.noise))
 
 
 def _with_noise(model: VariationalModel, data: TrainingData) -> Learnt:
@@ -191,6 +199,29 @@ def _row_scores(
     return log_scores(recorded(likelihood, predicted), y, classes=likelihood.has_classes)
 
 
+def far_bias(
+    latents: RegressionGP, likelihood: Likelihood, frequencies: NDArray[np.float64], n_rows: int
+) -> NDArray[np.float64]:
+    """Biases under which labels are expected as often as they are, far from all data.
+
+    Args:
+        latents: the regression, with its link set.
+        likelihood: of the labels.
+        frequencies: of them, K.
+        n_rows: N.
+    """
+    mean, variance = (part[0].double().cpu().numpy() for part in latents.of_prior())
+    if not variance.any():
+        return likelihood.start_bias(frequencies, n_rows)
+    return np.asarray(likelihood.prior_bias(frequencies, n_rows, variance) - mean)
+
+
+def left_out_utilities(model: VariationalModel, left_out: LeftOut) -> Utilities:
+    """The utilities of training rows, as the regression that the model is says without each."""
+    mean, variance = cast(RegressionGP, model.latents).of(left_out)
+    return Utilities(model.mixing, Marginals(mean, variance))
+
+
 class _Trial(NamedTuple):
     """Training rows, as the regression without them has them."""
 
@@ -234,11 +265,7 @@ class _Trial(NamedTuple):
 
     def bias(self) -> torch.Tensor:
         """Under which the labels are expected as often as they are, far from all data."""
-        mean, variance = (part[0].double().numpy() for part in self.latents.of_prior())
-        bias = self.likelihood.start_bias(self.frequencies, self.n_rows)
-        if variance.any():
-            bias = self.likelihood.prior_bias(self.frequencies, self.n_rows, variance) - mean
-        return torch.from_numpy(bias).float()
+        return torch.from_numpy(far_bias(self.latents, self.likelihood, self.frequencies, self.n_rows)).float()
 
     @torch.no_grad()
     def scores(self, slope: float, floor: float, share: float) -> NDArray[np.float64]:

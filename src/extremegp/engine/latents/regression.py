@@ -91,6 +91,8 @@ class RegressionGP(Latents):
         self.register_buffer("shrinkage", torch.ones(n_landmarks))
         for name, value in (("slope", 1.0), ("share", 1.0), ("floor", 2.0)):
             self.register_buffer(name, torch.tensor(value))
+        # The covariance that `shrinkage` is the diagonal of, while rows have come or gone since that was one.
+        self.covariance: Tensor | None = None
 
     @torch.no_grad()
     def fit(self, data: TrainingData, learnt: Learnt | None = None) -> LeftOut:
@@ -129,6 +131,20 @@ class RegressionGP(Latents):
         mean, variance = linked_moments(posterior.mean, variance, mu, link=self.link, floor=self.floor)
         return LinkMoments(self.slope * mean, self.slope.square() * variance)
 
+    def variance_at(self, a: Float[Tensor, "B M"]) -> Float[Tensor, " B"]:
+        """v of inputs with features a of the landmarks."""
+        if self.covariance is None:
+            return variance_left(a, self.shrinkage)
+        return (1 - a.square().sum(1) + (a @ self.covariance.to(a) * a).sum(1)).clamp(min=0.0)
+
+    def rooted(self, a: Float[Tensor, "B M"]) -> Float[Tensor, "B M"]:
+        """Features whose products with themselves are the covariance of what these explain."""
+        if self.covariance is None:
+            return a * self.shrinkage.sqrt()
+        values, vectors = torch.linalg.eigh(self.covariance)
+        rooted: Tensor = a @ (vectors * values.clamp(min=0.0).sqrt()).to(a)
+        return rooted
+
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedRegressionGP:
         return ConditionedRegressionGP(self, functions)
 
@@ -153,7 +169,7 @@ class ConditionedRegressionGP(ConditionedLatents):
     def _regression(self, x: Inputs) -> tuple[LeftOut, Float[Tensor, "B M"]]:
         """The posterior of the regression at inputs, and their features of the landmarks."""
         a = self.latents.landmarks(x)
-        return LeftOut(self.latents.mean.regressed(x), variance_left(a, self.latents.shrinkage)), a
+        return LeftOut(self.latents.mean.regressed(x), self.latents.variance_at(a)), a
 
     def draws(
         self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
@@ -165,7 +181,7 @@ class ConditionedRegressionGP(ConditionedLatents):
             return torch.randn(n_draws, n, t.shape[1], generator=generator, device=t.device, dtype=t.dtype)
 
         left_out = (1 - a.square().sum(1, keepdim=True)).clamp(min=0.0).sqrt() * noise(len(a))
-        drawn = (a * latents.shrinkage.sqrt()) @ noise(a.shape[1]) + left_out
+        drawn = latents.rooted(a) @ noise(a.shape[1]) + left_out
         g = t + (latents.share * latents.amplitudes).sqrt() * drawn
         h = latents.slope * linked(g, latents.mean.frequencies, link=latents.link, floor=latents.floor)
         return h if self.functions is None else h[..., self.functions]

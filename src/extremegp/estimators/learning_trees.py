@@ -1,0 +1,83 @@
+"""How label trees learn rows, and forget them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from extremegp.data import FloatMatrix
+from extremegp.estimators.learning_targets import LearnsLabels
+from extremegp.estimators.replay import LearntRows
+from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings
+
+_STALE_ROWS, _LEAST_PROBABILITY = 512, 1e-9
+
+
+class LearnsTreeRows(LearnsLabels):
+    """An estimator of label trees, which keeps its rows for their neighbours."""
+
+    model_: LabelTreeModel
+    settings_: LabelTreeSettings
+
+    @abstractmethod
+    def predictor(self) -> LabelTreePredictor:
+        """What predicts, a block of rows at a time."""
+
+    def _cannot_learn(self) -> None:
+        return None
+
+    def _take_in(self, rows: LearntRows) -> None:
+        self.model_.add(rows.x, rows.y, rows.weights)
+
+    def _let_go(self, place: int) -> tuple[NDArray[np.int32], NDArray[np.int32]]:
+        rows = self.model_.rows
+        features, labels = rows.features_of(place).copy(), rows.labels_of(place).copy()
+        self.model_.remove(place)
+        columns = rows.columns()
+        return features[columns.starts[features] == columns.ends[features]], labels
+
+    def _relabel(self, places: NDArray[np.int64], n_labels: int) -> None:
+        self.model_.add_labels(n_labels - len(places))
+
+    def _changed(self) -> None:
+        self.settings_ = self.model_.settings
+
+    def _inputs(self) -> FloatMatrix:
+        return self.model_.rows.inputs()
+
+    def _labelled(self) -> NDArray[np.bool_]:
+        return np.asarray(np.diff(self.model_.rows.array("label_indptr")) > 0)
+
+    def _compared(self) -> NDArray[np.bool_]:
+        rows = self.model_.rows
+        return np.asarray((rows.array("seen") if rows.settings.marked else np.ones(self.n_rows_)) == 0)
+
+    def _left_out_loss(self, rows: NDArray[np.int64]) -> float:
+        """Over the labels that are candidates or theirs."""
+        if not len(rows):
+            return float("nan")
+        some = rows[np.linspace(0, len(rows) - 1, min(len(rows), _STALE_ROWS)).round().astype(np.int64)]
+        inputs = self.model_.rows.inputs()[some]
+        losses = 0.0
+        for block, evidence, _, chances in self.predictor().candidates(inputs, own=some):
+            for row in range(block.stop - block.start):
+                own, of_row = self.model_.rows.labels_of(int(some[block.start + row])), evidence.rows == row
+                labels = evidence.labels[of_row]
+                p = np.clip(chances[of_row], _LEAST_PROBABILITY, 1 - _LEAST_PROBABILITY)
+                hit = np.isin(labels, own)
+                n_missed = len(own) - np.count_nonzero(hit)
+                losses -= np.log(np.where(hit, p, 1 - p)).sum()
+                losses -= n_missed * np.log(max(float(self.model_.background), _LEAST_PROBABILITY))
+        return float(losses / len(some))
+
+    def _scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        for tree in self.model_.trees:
+            tree.scrub(features, labels)
+        columns = self.model_.rows.columns()
+        return np.asarray(features[columns.starts[features] == columns.ends[features]])
+
+    def _settle(self) -> None:
+        self.model_.settle()
+        super()._settle()

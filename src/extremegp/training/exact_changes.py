@@ -1,0 +1,523 @@
+"""Rows that come to a trained model and go from it: its regression in closed form, as if it had been fitted to them.
+
+Hyper-parameters stay: kernel, noise, link, which rows are landmarks. What gradients have found stays too, but for what
+a landmark that goes takes with it. Biases follow the frequencies of the labels, as at the start of training.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from typing import NamedTuple, cast
+
+import numpy as np
+import scipy.sparse
+import torch
+from jaxtyping import Float
+from numpy.typing import NDArray
+from torch import Tensor
+
+from extremegp.engine.exact_updates import Change, GramUpdates, RidgeUpdates
+from extremegp.engine.feature_regression import FeatureRegression, limited
+from extremegp.engine.landmarks import Landmarks
+from extremegp.engine.latents import FeatureGP
+from extremegp.engine.latents.regression import LeftOut, RegressionGP
+from extremegp.engine.lengthscales import noises
+from extremegp.engine.matrices import column_sums
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.part import expect_tensors
+from extremegp.engine.sparse import Matrix, fill
+from extremegp.settings.model import ModelSettings
+from extremegp.training.regression import far_bias
+from extremegp.training.young_labels import LabelRows, most_probable, telling_rows
+
+_PIECE = 1024
+_MANY = 0.1  # of the rows: to work out all anew is quicker where more come at once
+_FEW = 64
+
+
+FeatureRows = tuple[Tensor, Tensor, scipy.sparse.csr_matrix]
+"""Features (n x M), weights and labels of rows."""
+
+
+class KnownRows(NamedTuple):
+    """Rows that a model has.
+
+    Attributes:
+        x: inputs, N x D.
+        y: labels, N x K.
+        weights: what each counts, N.
+    """
+
+    x: Matrix
+    y: scipy.sparse.csr_matrix
+    weights: NDArray[np.float64]
+
+    def some(self, rows: slice | NDArray[np.int64]) -> KnownRows:
+        """Some of them."""
+        return KnownRows(self.x[rows], self.y[rows], self.weights[rows])
+
+
+class RowChanges(ABC):
+    """What is kept of the rows of a model so that rows can come and go.
+
+    Args:
+        model: a model whose regression is fitted to the rows.
+        rows: them.
+    """
+
+    def __init__(self, model: VariationalModel, rows: KnownRows) -> None:
+        self.model, self.n_rows, self._published = model, rows.x.shape[0], False
+        self.sums = column_sums(rows.y, rows.weights)
+        squares = rows.y.copy()
+        squares.data = squares.data**2
+        self.squares = column_sums(squares, rows.weights)
+        self.total, self.total_squares = float(rows.weights.sum()), float(np.square(rows.weights).sum())
+
+    @staticmethod
+    def of(
+        model: VariationalModel, rows: KnownRows, young: NDArray[np.bool_], all_rows: Callable[[], KnownRows]
+    ) -> RowChanges:
+        """Those of a model with landmarks, or of a regression alone.
+
+        Args:
+            model: likewise.
+            rows: that it has.
+            young: labels that training did not know, K.
+            all_rows: gives the rows that it has at any later time.
+        """
+        if model.latents.is_closed:
+            return RegressionChanges(model, rows)
+        return LandmarkChanges(model, rows, young, all_rows)
+
+    @staticmethod
+    def are_many(n_new: int, n_rows: int) -> bool:
+        """Whether so many rows are better taken in by working out all anew."""
+        return n_new > max(_FEW, _MANY * n_rows)
+
+    def add(self, rows: KnownRows) -> None:
+        """Take in rows, after those that there are."""
+        for row in range(rows.x.shape[0]):
+            one = rows.some(slice(row, row + 1))
+            self._count(one, 1)
+            self._add(one, _targets(one.y)[0])
+
+    def remove(self, place: int, row: KnownRows, landmark: int | None) -> bool:
+        """Let go of a row; False where all has to be worked out anew.
+
+        Args:
+            place: of the row among those that there are.
+            row: it alone.
+            landmark: which of the landmarks it is; None for none.
+        """
+        self._count(row, -1)
+        return self._remove(place, row, _targets(row.y)[0], landmark)
+
+    @torch.no_grad()
+    def publish(self) -> None:
+        """Let the model have what there is now."""
+        if not self._published:
+            self._publish()
+            self._published = True
+
+    @abstractmethod
+    def _publish(self) -> None: ...
+
+    @abstractmethod
+    def relabel(self, model: VariationalModel, places: NDArray[np.int64]) -> None:
+        """Go on with a model of more labels, among which those of today have these places."""
+
+    @abstractmethod
+    def settle(self) -> None:
+        """Bring the model into the form in which it is saved."""
+
+    @abstractmethod
+    def left_out(self, places: NDArray[np.int64], rows: KnownRows) -> Tensor | LeftOut:
+        """What the regression says of some rows, each without itself."""
+
+    @abstractmethod
+    def _add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None: ...
+
+    @abstractmethod
+    def _remove(self, place: int, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> bool: ...
+
+    @property
+    def n_counted(self) -> int:
+        """How many rows those that there are count as."""
+        return max(1, round(self.total))
+
+    @property
+    def frequencies(self) -> NDArray[np.float64]:
+        """Of the labels as recorded, K, those of no row and of all a little away from zero and one."""
+        return limited(self.sums / self.total, self._counted_for_limits())
+
+    @property
+    def applies(self) -> NDArray[np.float64]:
+        """How often labels apply, K."""
+        propensities = getattr(self.model.likelihood, "propensities", None)
+        frequencies = self.sums / self.total
+        return frequencies if propensities is None else frequencies / propensities.double().cpu().numpy()
+
+    def _counted_for_limits(self) -> float:
+        return self.total
+
+    def _count(self, row: KnownRows, sign: int) -> None:
+        weight = float(row.weights[0])
+        self._published = False
+        self.n_rows += sign
+        self.total += sign * weight
+        self.total_squares += sign * weight**2
+        np.add.at(self.sums, row.y.indices, sign * weight * row.y.data)
+        np.add.at(self.squares, row.y.indices, sign * weight * row.y.data.astype(np.float64) ** 2)
+
+    def _place_counts(self, places: NDArray[np.int64], n_labels: int) -> Tensor:
+        self._published = False
+        for name in ("sums", "squares"):
+            counts = np.zeros(n_labels)
+            counts[places] = getattr(self, name)
+            setattr(self, name, counts)
+        return torch.from_numpy(np.append(places, n_labels))
+
+
+class LandmarkChanges(RowChanges):
+    """Those of a model whose functions and regression are of features by way of landmarks."""
+
+    def __init__(
+        self,
+        model: VariationalModel,
+        rows: KnownRows,
+        young: NDArray[np.bool_],
+        all_rows: Callable[[], KnownRows],
+    ) -> None:
+        super().__init__(model, rows)
+        assert model.features is not None
+        # Functions that labels share are those of training.
+        self.young, self.all_rows = young & model.mixing.independent, all_rows
+        self.mean = cast(FeatureRegression, model.mean_function)
+        self.features = _FeatureChanges(model.features, float(self.mean.noise), rows)
+        # Of the model as it is: what ones regress to, and frequencies.
+        self._of_ones, self._frequencies = torch.zeros(0), torch.zeros(0)
+
+    def _publish(self) -> None:
+        mean, frequencies = self.mean, torch.from_numpy(self.frequencies)
+        like, (ridge, changes) = mean.coefficients, (self.features.ridge, self.features.taken())
+        if changes is None or not ridge.n_pending:
+            solution = ridge.solution()
+            self._of_ones, changed = solution[:, -1].clone(), solution[:, :-1]
+            like.copy_(changed - torch.outer(self._of_ones, frequencies))
+        else:
+            left = [*(change.direction for change in changes), self._of_ones]
+            right = [*(change.amounts[:-1] for change in changes), self._frequencies]
+            self._of_ones = self._of_ones + sum(change.direction * change.amounts[-1] for change in changes)
+            directions, amounts = torch.stack([*left, self._of_ones], 1), torch.stack([*right, -frequencies])
+            like.addmm_(directions.to(like), amounts.to(like))
+        self._frequencies = frequencies
+        mean.frequencies.copy_(frequencies)
+        mixing = self.model.mixing
+        variances = mixing.prior_variances().detach().double().cpu().numpy()
+        fill(mixing.bias.data, self.model.likelihood.prior_bias(self.applies, self.n_counted, variances))
+        if self.young.any():
+            self._raise_young(self.all_rows(), frequencies)
+
+    def relabel(self, model: VariationalModel, places: NDArray[np.int64]) -> None:
+        n_labels = model.mixing.n_utilities
+        self.features.place_targets(self._place_counts(places, n_labels), n_labels)
+        if model.mixing.independent:
+            # As rows leave a function none of which has the label; those that have it come after.
+            new = np.setdiff1d(np.arange(n_labels), places)
+            least = model.likelihood.curvature(np.full(len(new), 1 / self.n_counted))
+            posterior = cast(FeatureGP, model.latents).posterior
+            curvature = model.mixing.prior_variances()[new].double() * torch.from_numpy(least)
+            posterior.log_scales[new] = -torch.log1p(torch.outer(curvature, self.features.squares)).to(
+                posterior.log_scales
+            )
+            young = np.ones(n_labels, np.bool_)
+            young[places] = self.young
+            self.young = young
+        self.model, self.mean = model, cast(FeatureRegression, model.mean_function)
+
+    def settle(self) -> None:
+        self.publish()
+
+    def left_out(self, places: NDArray[np.int64], rows: KnownRows) -> Tensor:
+        t = self.features.left_out(self.features.of_rows(rows), torch.from_numpy(self.frequencies))
+        return self.mean.linked(t.to(self.mean.coefficients))
+
+    def _raise_young(self, rows: KnownRows, frequencies: Float[Tensor, " K"]) -> None:
+        """Set the functions of labels that training did not know."""
+        mean, mixing, landmarks = self.mean, self.model.mixing, self.features.landmarks
+        posterior = cast(FeatureGP, self.model.latents).posterior
+        scales = mixing.prior_variances().detach().double().sqrt()
+        columns = rows.y.tocsc()
+        present: dict[int, NDArray[np.int64]] = {
+            label: np.sort(columns.indices[columns.indptr[label] : columns.indptr[label + 1]]).astype(np.int64)
+            for label in np.flatnonzero(self.young).tolist()
+        }
+        posterior.q_mean[torch.from_numpy(self.young)] = 0
+        having = np.unique(np.concatenate([*present.values()]))
+        if not len(having):
+            return
+        points = landmarks.kept.scaled_points(torch.float64).of_rows(rows.x[having])
+        covariances = torch.cat([*points.of_rows(rows.x).covariances(points)])
+        telling = {
+            label: telling_rows(covariances[:, np.searchsorted(having, own)], own)
+            for label, own in present.items()
+            if len(own)
+        }
+        every = np.unique(np.concatenate([*telling.values()]))
+        a, weights, y = self.features.of_rows(rows.some(every))
+        # Beside what the regression says of each without itself, as in training.
+        t = self.features.left_out((a, weights, y), frequencies).to(mean.coefficients)
+        known = (mixing.bias + mean.scaled(mean.linked(t))).double()
+        for label, own in telling.items():
+            some = np.searchsorted(every, own)
+            labelled = torch.from_numpy(np.isin(own, present[label]))
+            of_label = LabelRows(a[some], known[some, label], labelled, weights[some])
+            variances = posterior.log_scales[label].double().exp()
+            posterior.q_mean[label] = most_probable(of_label, float(scales[label]), variances).to(posterior.q_mean)
+
+    def _add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None:
+        self.features.add(row, targets)
+
+    def _remove(self, place: int, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> bool:
+        direction = self.features.remove(row, targets, landmark)
+        if isinstance(direction, Tensor):
+            # Nothing that features can tell: the weight that the landmark had.
+            mean = cast(FeatureGP, self.model.latents).posterior.q_mean
+            along = direction.to(mean)
+            mean.data -= torch.outer(mean.data @ along, along)
+        return direction is not False
+
+
+class RegressionChanges(RowChanges):
+    """Those of a model that is the regression alone, on all rows; its variance goes through landmarks."""
+
+    def __init__(self, model: VariationalModel, rows: KnownRows) -> None:
+        super().__init__(model, rows)
+        self.latents = cast(RegressionGP, model.latents)
+        self.noise = float(self.latents.mean.noise)
+        self.slots = _Slots(self.n_rows)
+        covariance = self.latents.mean.gram(torch.float64).cpu()
+        covariance.diagonal().add_(noises(self.noise, torch.from_numpy(rows.weights)))
+        self.gram = GramUpdates(covariance, _targets(rows.y))
+        self.features = _FeatureChanges(self.latents.landmarks, self.noise, rows)
+
+    def _publish(self) -> None:
+        latents, mean, frequencies = self.latents, self.latents.mean, torch.from_numpy(self.frequencies)
+        solution = self.gram.solution()[torch.from_numpy(self.slots.of)]
+        like = mean.coefficients
+        mean.coefficients = (solution[:, :-1] - torch.outer(solution[:, -1], frequencies)).to(like)
+        mean.frequencies.copy_(frequencies)
+        residuals = torch.from_numpy(self.squares) + frequencies * (
+            frequencies * self.total - 2 * torch.from_numpy(self.sums)
+        )
+        counted = max(self.total, self.total**2 / self.total_squares)
+        explained = self.features.explained(frequencies)
+        latents.amplitudes.copy_(((residuals - explained) / (self.noise * counted)).clamp(min=0.0))
+        latents.covariance = (self.noise * self.features.ridge.inverse()).to(like)
+        fill(self.model.mixing.bias.data, far_bias(latents, self.model.likelihood, self.applies, self.n_counted))
+
+    def relabel(self, model: VariationalModel, places: NDArray[np.int64]) -> None:
+        n_labels = model.mixing.n_utilities
+        targets = self._place_counts(places, n_labels)
+        self.gram.place_targets(targets, n_labels + 1)
+        self.features.place_targets(targets, n_labels)
+        self.model, self.latents = model, cast(RegressionGP, model.latents)
+
+    def settle(self) -> None:
+        self.publish()
+        latents = self.latents
+        if latents.covariance is None:
+            return
+        rotation, values = self.features.rotate()
+        landmarks = latents.landmarks
+        basis = landmarks.basis.double().cpu() if landmarks.unrounded is None else landmarks.unrounded
+        landmarks.unrounded = basis @ rotation
+        landmarks.basis.copy_(landmarks.unrounded)
+        latents.shrinkage.copy_((self.noise * values).clamp(max=1.0))
+        latents.covariance = None
+
+    def left_out(self, places: NDArray[np.int64], rows: KnownRows) -> LeftOut:
+        slots, frequencies = torch.from_numpy(self.slots.of[places]), torch.from_numpy(self.frequencies)
+        solution = self.gram.solution()[slots]
+        coefficients = solution[:, :-1] - torch.outer(solution[:, -1], frequencies)
+        t = _targets(rows.y)[:, :-1] - coefficients / self.gram.inverse().diagonal()[slots].unsqueeze(1)
+        like = self.latents.mean.coefficients
+        return LeftOut(t.to(like), self.features.variance_left_out(self.features.of_rows(rows)).to(like))
+
+    def _counted_for_limits(self) -> float:
+        return self.n_counted
+
+    def _add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None:
+        mean = self.latents.mean
+        covariances = torch.cat([*mean.covariances(row.x, torch.float64)])[0].cpu()
+        by_slots = torch.empty_like(covariances)
+        by_slots[torch.from_numpy(self.slots.of)] = covariances
+        own = 1.0 + float(noises(self.noise, torch.from_numpy(row.weights))[0])
+        self.gram.add(by_slots, own, targets)
+        self.slots.add()
+        mean.append(row.x)
+        self.features.add(row, targets)
+
+    def _remove(self, place: int, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> bool:
+        self.gram.remove(self.slots.remove(place))
+        self.latents.mean.remove(place)
+        return self.features.remove(row, targets, landmark) is not False
+
+
+class _FeatureChanges:
+    """A ridge regression of labels, and of ones, on features by way of landmarks, which are worked out in float64."""
+
+    def __init__(self, landmarks: Landmarks, noise: float, rows: KnownRows) -> None:
+        self.landmarks, self.noise = landmarks, noise
+        n_rows, m = rows.x.shape[0], len(landmarks)
+        self._projected = torch.zeros(m, rows.y.shape[1] + 1).double()
+        self.squares = torch.zeros(m).double()
+
+        def pieces() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+            for start, stop in pairwise([*range(0, n_rows, _PIECE), n_rows]):
+                own, weights = landmarks.exactly(rows.x[start:stop]), torch.from_numpy(rows.weights[start:stop])
+                targets = _targets(rows.y[start:stop])
+                self.squares += weights @ own.square()
+                self._projected.addmm_((own * weights.unsqueeze(1)).T, targets)
+                yield own, weights, targets
+
+        self.ridge = RidgeUpdates(noise, pieces())
+        self._changes: list[Change] | None = None
+
+    def taken(self) -> list[Change] | None:
+        """The changes since it was last asked; None where there were others than those, at first."""
+        changes, self._changes = self._changes, []
+        return changes
+
+    def add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None:
+        a, weight = self.landmarks.exactly(row.x)[0], float(row.weights[0])
+        self._note(self.ridge.change(a, targets, weight))
+        self._projected.addr_(a, targets, alpha=weight)
+
+    def remove(self, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> Float[Tensor, " M"] | bool:
+        """Let go of a row; the direction of its landmark if it was one, False where too little would be left."""
+        a, weight = self.landmarks.exactly(row.x)[0], float(row.weights[0])
+        change = self.ridge.change(a, targets, -weight)
+        direction = True if landmark is None else self.landmarks.drop(landmark)
+        if change is None:
+            return False
+        self._note(change)
+        self._projected.addr_(a, targets, alpha=-weight)
+        if isinstance(direction, Tensor):
+            self._note(self.ridge.change(direction, torch.zeros_like(targets), math.inf))
+        return direction
+
+    def place_targets(self, places: Tensor, n_labels: int) -> None:
+        self.ridge.place_targets(places, n_labels + 1)
+        projected = self._projected
+        self._projected = projected.new_zeros(len(projected), n_labels + 1)
+        self._projected[:, places] = projected
+        self._changes = None
+
+    def explained(self, frequencies: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
+        """Of the sums of squares of the labels around their frequencies, what the features explain."""
+        projected, solution = (
+            each[:, :-1] - torch.outer(each[:, -1], frequencies) for each in (self._projected, self.ridge.solution())
+        )
+        return (projected * solution).sum(0)
+
+    def of_rows(self, rows: KnownRows) -> FeatureRows:
+        """Features, weights and labels."""
+        return self.landmarks.exactly(rows.x), torch.from_numpy(rows.weights), rows.y
+
+    def left_out(self, rows: FeatureRows, frequencies: Float[Tensor, " K"]) -> Float[Tensor, "n K"]:
+        a, hat = self._leverages(rows)
+        solution = self.ridge.solution()
+        fitted = frequencies + a @ (solution[:, :-1] - torch.outer(solution[:, -1], frequencies))
+        return (fitted - hat * _targets(rows[2])[:, :-1]) / (1 - hat)
+
+    def variance_left_out(self, rows: FeatureRows) -> Float[Tensor, " n"]:
+        a, hat = self._leverages(rows)
+        own = self.noise * ((a @ self.ridge.inverse()) * a).sum(1) / (1 - hat.squeeze(1))
+        return (1 - a.square().sum(1)).clamp(min=0.0) + own
+
+    def rotate(self) -> tuple[Tensor, Tensor]:
+        rotation, values = self.ridge.rotate()
+        self._projected = rotation.T @ self._projected
+        self._changes = None
+        return rotation, values
+
+    def _leverages(self, rows: FeatureRows) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n 1"]]:
+        a, weights, _ = rows
+        hat = weights * ((a @ self.ridge.inverse()) * a).sum(1)
+        return a, hat.clamp(max=1 - 1e-4).unsqueeze(1)
+
+    def _note(self, change: Change | None) -> None:
+        assert change is not None
+        if self._changes is not None:
+            self._changes.append(change)
+
+
+class _Slots:
+    """Where things of rows are held: the last takes the slot of one that goes.
+
+    Attributes:
+        of: the slot of each row.
+    """
+
+    def __init__(self, n_rows: int) -> None:
+        self.of = np.arange(n_rows)
+
+    def __len__(self) -> int:
+        return len(self.of)
+
+    def add(self) -> int:
+        """The slot of a row that comes after all others."""
+        slot = len(self.of)
+        self.of = np.append(self.of, slot)
+        return slot
+
+    def remove(self, place: int) -> int:
+        """The slot of a row that goes, which that of the last slot takes."""
+        slot, last = int(self.of[place]), len(self.of) - 1
+        self.of[self.of == last] = slot
+        self.of = np.delete(self.of, place)
+        return slot
+
+
+def _targets(y: scipy.sparse.csr_matrix) -> Float[Tensor, "n T"]:
+    """Labels, and ones."""
+    return torch.from_numpy(np.hstack([y.toarray(), np.ones((y.shape[0], 1))])).double()
+
+
+@torch.no_grad()
+def relabelled(model: VariationalModel, settings: ModelSettings, places: NDArray[np.int64]) -> VariationalModel:
+    """A model of more labels, among which those of today have these places.
+
+    What is not known of the others is in the middle of what is, or nothing.
+
+    Args:
+        model: with landmarks, or a regression alone.
+        settings: those of the model with more labels.
+        places: ascending or not, as many as there are labels today.
+    """
+    other = settings.build().to(model.mixing.bias.device, model.mixing.bias.dtype)
+    expect_tensors(other, model.state_dict().keys())
+    # Parameters are those that training chooses by all labels: others lie in the middle, or have none.
+    middle: dict[str, Callable[[Tensor], Tensor]] = {
+        "mixing.log_scales": lambda known: known.median(),
+        "likelihood.propensities": lambda known: known.min(),
+    }
+    state = model.state_dict()
+    for name, new in other.state_dict().items():
+        old = state[name]
+        if old.shape == new.shape:
+            # Of classes that only have other places, a regression has all anew: see `RowChanges.publish`.
+            new.copy_(old)
+            continue
+        (axis,) = (axis for axis, sizes in enumerate(zip(old.shape, new.shape, strict=True)) if sizes[0] != sizes[1])
+        new[...] = middle[name](old) if name in middle else 0
+        new.index_copy_(axis, torch.from_numpy(places).to(new.device), old)
+    # What knows nothing of labels is the same, with what it knows beside its tensors.
+    other.features = model.features
+    if model.latents.is_closed:
+        cast(RegressionGP, other.latents).landmarks = cast(RegressionGP, model.latents).landmarks
+    return other.requires_grad_(False)
