@@ -1,9 +1,10 @@
 """Documents that come one by one, in random order: each is predicted, judged, and learnt.
 
-A model, of label trees or with landmarks ("factor"), is trained on the first tenth of the training part. Precision at 1, 3 and 5 after each further
-tenth is that of the documents of that tenth: of the model that learns every document and is never trained again
-("learns"), of one that learns and is trained again before each tenth ("learns, refitted"), and of one that is trained
-again before each tenth and learns nothing between ("retrained"). Times are of single calls, in milliseconds.
+A model, of label trees or with landmarks ("factor"), is trained on the first tenth of the training part. Precision
+at 1, 3 and 5 after each further tenth is that of the documents of that tenth: of the model that learns every document
+and is never trained again ("learns"), of one that learns and is trained again before each tenth ("learns, refitted"),
+and of one that is trained again before each tenth and learns nothing between ("retrained"). Times are of single calls,
+in milliseconds.
 """
 
 from __future__ import annotations

@@ -31,6 +31,7 @@ ROOMS = (
     "datasets",
     "plots",
     "testing",
+    "export",
     "server",
     "cli",
 )

@@ -35,6 +35,9 @@ Ids = Annotated[
 ForgottenIds = Annotated[
     Path, typer.Option("--ids", metavar="FILE", help="Which rows to forget, a line each; '-' is standard input.")
 ]
+ExportedTo = Annotated[
+    Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write: .onnx, or .npz for NumPy alone.")
+]
 Models = Annotated[list[Path], typer.Argument(metavar="MODEL...", help="Folders of models that `train` wrote.")]
 Host = Annotated[str, typer.Option(help="Address to listen on; 0.0.0.0 is all of this machine's.")]
 Port = Annotated[int, typer.Option(min=0, max=65535, help="Port to listen on; 0 is any that is free.")]

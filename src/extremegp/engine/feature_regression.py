@@ -25,7 +25,7 @@ from extremegp.engine.sparse import Inputs, fill
 
 NOISES = (0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Variances of the noise, beside covariances of 1, that are tried."""
-_FLOOR = 2.2  # of what the link takes, beside the variance of the label
+FLOOR = 2.2  # of what the link takes, beside the variance of the label
 _CHOOSING_ROWS, _PIECE = 3000, 4096
 _MOST_LEVERAGE = 1 - 1e-4
 _BY = "the squared error of the regression of the labels, each row left out"
@@ -93,7 +93,7 @@ class FeatureRegression(Part):
 
     def linked(self, t: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
         """link t - link mu of regressions t."""
-        return linked(t, self.frequencies, link=self.link, floor=_FLOOR)
+        return linked(t, self.frequencies, link=self.link, floor=FLOOR)
 
     @torch.no_grad()
     def leave_out(self) -> None:

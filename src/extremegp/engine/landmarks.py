@@ -88,15 +88,24 @@ class Landmarks(Part):
 
     def pieces(self, x: Matrix) -> Iterator[Float[Tensor, "n M"]]:
         """a(x) of many rows, some at a time."""
-        return (self(x[start : start + _PIECE]) for start in range(0, x.shape[0], _PIECE))
+        return (self._nearly(x[start : start + _PIECE]) for start in range(0, x.shape[0], _PIECE))
 
     @torch.no_grad()
     def forward(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
-        """a(x) of rows."""
+        """a(x) of rows.
+
+        On a CPU they are worked out in float64: to whiten is to divide by the roots of small eigenvalues, so that what
+        float32 rounds off of covariances would be in the third digit of small features, and depend on how many rows are
+        worked out at once.
+        """
+        return self.exactly(x).to(self.basis) if self.basis.device.type == "cpu" else self._nearly(x)
+
+    def _nearly(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
+        """a(x) of rows in float32."""
         return torch.cat([block.to(self.basis) @ self.basis for block in self.kept.covariances(x)])
 
     @torch.no_grad()
-    def exactly(self, x: Matrix) -> Float[Tensor, "N M"]:
+    def exactly(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
         """a(x) of rows in float64: the same whatever rows they are worked out beside."""
         basis = self._in_double() if self.unrounded is None else self.unrounded
         return torch.cat([block.cpu() @ basis for block in self.kept.covariances(x, torch.float64)])

@@ -11,8 +11,8 @@ from torch import Tensor, nn
 
 Link = Literal["logit", "log"]
 
-_NODES, _WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
-_WEIGHTS = _WEIGHTS / _WEIGHTS.sum()
+NODES, WEIGHTS = np.polynomial.hermite_e.hermegauss(16)
+WEIGHTS = WEIGHTS / WEIGHTS.sum()
 
 
 class LinkMoments(NamedTuple):
@@ -54,7 +54,7 @@ def linked_moments(
     """Moments of link g - link mu with g Gaussian, by Gauss-Hermite quadrature with 16 nodes."""
     deviation = variance.sqrt()
     first, second = torch.zeros_like(mean), torch.zeros_like(mean)
-    for node, weight in zip(_NODES.tolist(), _WEIGHTS.tolist(), strict=True):
+    for node, weight in zip(NODES.tolist(), WEIGHTS.tolist(), strict=True):
         value = linked(mean + node * deviation, mu, link=link, floor=floor)
         first.add_(value, alpha=weight)
         second.addcmul_(value, value, value=weight)
