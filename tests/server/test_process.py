@@ -177,6 +177,15 @@ def test_the_page_suggests_and_learns_in_a_browser(server: Server, tmp_path: Pat
         expected = server.ask("/models/subjects/suggest", body)[1]["suggestions"][0]["labels"]
         assert shown == [each["title"] for each in expected]
         assert "nats" in page.inner_text("#sure")
+        first = page.locator("#labels li").first
+        first.locator("summary").press("Enter")
+        first.locator("table").first.wait_for()
+        told = server.ask("/models/subjects/explain", {"text": "word1 word2 word3", "labels": [expected[0]["label"]]})[
+            1
+        ]
+        documents = told["explanations"][0]["documents"]
+        cells = first.locator("table").first.locator("td:first-child").all_inner_texts()
+        assert cells == [each["name"] for each in documents]
         page.fill("#more", f"new at {width}; <b>bold</b>")
         page.press("#more", "Enter")
         api.expect(page.locator("#problem")).to_contain_text("Bearer")

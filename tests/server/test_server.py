@@ -83,6 +83,41 @@ def test_classes_of_vectors_are_suggested(reader: TestClient, trained: Path):
         np.testing.assert_allclose([label["probability"] for label in each["labels"]], best.scores[row], rtol=1e-5)
 
 
+def test_documents_and_words_say_why(reader: TestClient, trained: Path):
+    model = extremegp.load(trained / "subjects")
+    body = {"text": "word1 word2 word3", "labels": ["other1", "http://x/2"]}
+    found = reader.post("/models/subjects/explain", json=body).json()["explanations"]
+    for each, expected in zip(found, model.explain([body["text"]], body["labels"])[0], strict=True):
+        assert (each["label"], each["regression"]) == (expected.label, pytest.approx(expected.regression, abs=1e-6))
+        assert [share["name"] for share in each["features"]] == [share.name for share in expected.features]
+        total = sum(share["share"] for share in each["documents"])
+        assert total == pytest.approx(each["regression"] - each["frequency"], abs=1e-6)
+    assert len(reader.post("/models/subjects/explain", json={"text": "word1", "k": 2}).json()["explanations"]) == 2
+
+
+def test_classes_are_learnt_one_for_each_document(tmp_path: Path):
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(90, 3)).astype(np.float32)
+    model = extremegp.MultiClassGPClassifier(n_inducing=20, random_state=0, verbose=False)
+    model.fit(x, np.where(x[:, 0] > 0, "right", "left")).save(tmp_path / "sides")
+    served = ServedModel(tmp_path / "sides", LIMITS, changes=True)
+    with TestClient(make_app([served], token=TOKEN, limits=LIMITS), raise_server_exceptions=False) as client:
+
+        def learn(*labels: str) -> Any:
+            document = {"vector": [2.0, 0.0, 0.0], "labels": labels}
+            return client.post("/models/sides/learn", json={"documents": [document]}, headers=AUTHORISED)
+
+        assert (learn("right").status_code, learn("far right").status_code) == (201, 201)
+        assert client.get("/models/sides").json()["n_labels"] == 3
+        for wrong in ((), ("left", "right")):
+            reply = learn(*wrong)
+            assert (reply.status_code, "one label" in reply.json()["error"]) == (400, True)
+        assert client.post("/models/sides/forget", json={"ids": ["90"]}, headers=AUTHORISED).status_code == 200
+        (why, *_) = client.post("/models/sides/explain", json={"vector": [2.0, 0.0, 0.0]}).json()["explanations"]
+        assert why["documents"][-1]["name"] == "others"
+    assert extremegp.load(tmp_path / "sides").n_rows_ == 91
+
+
 def test_what_there_is(reader: TestClient):
     assert reader.get("/health").json()["status"] == "UP"
     models = {each["name"]: each for each in reader.get("/models").json()["models"]}
@@ -261,6 +296,12 @@ REFUSED: dict[str, tuple[int, dict[str, Any]]] = {
     "texts for classes": (400, {"path": "/models/classes/suggest", "json": {"text": "a"}}),
     "short vectors": (400, {"path": "/models/classes/suggest", "json": {"vectors": [[1.0]]}}),
     "vectors of words": (400, {"path": "/models/classes/suggest", "json": {"vectors": [["a"]]}}),
+    "nothing to explain": (400, {"path": "/models/subjects/explain", "json": {"labels": ["other1"]}}),
+    "a vector to explain": (400, {"path": "/models/subjects/explain", "json": {"vector": [1.0]}}),
+    "labels to explain": (400, {"path": "/models/subjects/explain", "json": {"text": "a", "labels": "other1"}}),
+    "no such label to explain": (422, {"path": "/models/subjects/explain", "json": {"text": "a", "labels": ["zzz"]}}),
+    "many to explain": (400, {"path": "/models/subjects/explain", "json": {"text": "a", "k": 51}}),
+    "explain in vain": (409, {"path": "/models/classes/explain", "json": {"vector": [0.0] * 4}}),
     "no token": (401, {"path": "/models/subjects/learn", "json": {"documents": [DOCUMENT]}}),
     "another token": (401, of_change("subjects/learn", {"documents": [DOCUMENT]}, Authorization="Bearer x")),
     "another scheme": (401, of_change("subjects/learn", {"documents": [DOCUMENT]}, Authorization=f"Digest {TOKEN}")),

@@ -83,6 +83,13 @@ class BlockFeatures(Features):
             Block(step.n_features_in, self._dense[name], step.kind in _UNIT) for name, step in self.blocks.items()
         )
 
+    def names(self) -> list[str]:
+        found = []
+        for name, step in self.blocks.items():
+            own = step.names() or map(str, range(step.n_features_in))
+            found += [f"{name}: {feature}" for feature in own]
+        return found
+
     def n_unknown(self, x: FloatMatrix) -> int:
         if any(step.kind != "text" for step in self.blocks.values()):
             return 0

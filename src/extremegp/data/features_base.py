@@ -95,6 +95,10 @@ class Features(ABC):
         """
         return np.zeros(0, dtype=np.int64)
 
+    def names(self) -> list[str] | None:
+        """What the features are called; None where they have no names of their own."""
+        return None
+
     def forget_columns(self, columns: NDArray[np.int64]) -> None:  # noqa: B027 (few kinds have names of columns)
         """Leave nothing of what columns are called, such as words of texts that are gone; they stay columns."""
 

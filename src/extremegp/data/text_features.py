@@ -85,6 +85,9 @@ class TextFeatures(Features):
     def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
         return np.flatnonzero(column_counts(csr_matrix(x)) <= self.min_df)
 
+    def names(self) -> list[str]:
+        return list(self._words)
+
     def forget_columns(self, columns: NDArray[np.int64]) -> None:
         words = list(self._words)
         for column in columns.tolist():

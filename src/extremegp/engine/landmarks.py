@@ -110,6 +110,11 @@ class Landmarks(Part):
         basis = self._in_double() if self.unrounded is None else self.unrounded
         return torch.cat([block.cpu() @ basis for block in self.kept.covariances(x, torch.float64)])
 
+    def unwhitened(self, coefficients: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
+        """W c: a(x)'c is k_Z(x)' W c."""
+        basis = self._in_double() if self.unrounded is None else self.unrounded
+        return basis @ coefficients
+
     def _in_double(self) -> Float[Tensor, "M M"]:
         """The basis in float64, made once."""
         basis, known = self.basis, self._double

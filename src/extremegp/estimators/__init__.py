@@ -11,6 +11,7 @@ from extremegp.engine.part import Part
 from extremegp.engine.selection import Selection
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.explanations import Explanation, Share
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.learning import Staleness
 from extremegp.estimators.multiclass import MultiClassGPClassifier
@@ -22,6 +23,7 @@ from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty, Util
 from extremegp.storage import journal, models
 
 __all__ = [
+    "Explanation",
     "GPEstimator",
     "LabelTreeGPClassifier",
     "LabelUncertainty",
@@ -30,6 +32,7 @@ __all__ = [
     "MultiLabelGPClassifier",
     "Selection",
     "SequenceGPClassifier",
+    "Share",
     "Staleness",
     "Uncertainty",
     "UtilityMoments",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -22,10 +22,12 @@ from extremegp.engine.matrices import is_mapped
 from extremegp.engine.model import VariationalModel
 from extremegp.errors import ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
+from extremegp.estimators.explanations import VotingRows
 from extremegp.estimators.held_rows import HeldRows
-from extremegp.estimators.learning import LearnsRows, named_rows
+from extremegp.estimators.learning import LearnsRows, Told, named_rows
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds
+from extremegp.metrics import TopK
 from extremegp.prediction.label_scatter import LabelScatter
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.latents import CLOSED
@@ -214,6 +216,42 @@ class LearnsInClosedForm(LearnsRows):
                 predicted = torch.cat([likelihood.predict(utilities).expectations for _, utilities in found])
         scores = log_scores(recorded(likelihood, predicted), known.y, classes=likelihood.has_classes)
         return -float(scores.mean())
+
+    def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
+        changes, held = self._working(), self._held
+        if changes is None:
+            raise SettingsError("training found functions alone better than a regression on rows: there are no votes")
+        assert held is not None
+        predictor = self.predictor()
+        for row in range(x.shape[0]):
+            one = x[row : row + 1]
+            ((_, means, p),) = predictor.mean_utilities_and_probabilities(one)
+            labels = TopK.from_scores(p, min(k, p.shape[1])).labels[0] if wanted is None else wanted
+            weights = changes.votes(one, held.all())
+            voting = np.flatnonzero(weights)
+            prior = self.model_.mixing.bias.detach()[torch.from_numpy(labels)].double().cpu().numpy()
+            regressed = changes.utility(one)[labels] - (prior if self.settings_.is_closed else 0)
+            parts = [
+                {"prior": float(own), "regression": float(of)} | self._rest(float(mean) - float(own) - float(of))
+                for own, of, mean in zip(prior, regressed, means[0][labels], strict=True)
+            ]
+            yield VotingRows(voting, weights[voting]), labels, p[0][labels], parts
+
+    def _rest(self, functions: float) -> dict[str, float]:
+        return {} if self.settings_.is_closed else {"functions": functions}
+
+    def _frequency(self, label: int) -> float:
+        changes = self._working()
+        assert changes is not None
+        return float(changes.frequencies[label])
+
+    def _having(self, places: NDArray[np.int64], label: int) -> NDArray[np.float64]:
+        assert self._held is not None
+        return np.asarray(self._held.all().y[places][:, [label]].toarray().ravel(), np.float64)
+
+    def _feature_weights(self) -> NDArray[np.float64]:
+        kept = self._landmark_features().kept
+        return np.asarray(kept.weights.double().cpu().numpy())
 
     def _scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
         assert self._held is not None

@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Iterator
 
 import numpy as np
 from numpy.typing import NDArray
 
 from extremegp.data import FloatMatrix
+from extremegp.estimators.explanations import VotingRows
+from extremegp.estimators.learning import Told, sorted_csr
 from extremegp.estimators.learning_targets import LearnsLabels
 from extremegp.estimators.replay import LearntRows
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings
+from extremegp.metrics import TopK
 
 _STALE_ROWS, _LEAST_PROBABILITY = 512, 1e-9
 
@@ -71,6 +75,31 @@ class LearnsTreeRows(LearnsLabels):
                 losses -= np.log(np.where(hit, p, 1 - p)).sum()
                 losses -= n_missed * np.log(max(float(self.model_.background), _LEAST_PROBABILITY))
         return float(losses / len(some))
+
+    def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
+        """The voting rows are those of the regression on the nearest rows."""
+        matrix = sorted_csr(x)
+        voting = self.model_.voting(matrix)
+        for row, (places, weights) in enumerate(voting):
+            one = matrix[row]
+            best = self._gathered(self.predictor().top(one, k), "arrays") if wanted is None else None
+            if isinstance(best, TopK):
+                found = best.labels[0] >= 0
+                labels, p = best.labels[0][found], best.scores[0][found]
+            else:
+                assert wanted is not None
+                (_, chances), *_ = self.predictor().probabilities(one)
+                labels, p = wanted, chances[0][wanted]
+            yield VotingRows(places, weights), labels, p, []
+
+    def _frequency(self, label: int) -> float:
+        return float(self.model_.frequencies()[label])
+
+    def _having(self, places: NDArray[np.int64], label: int) -> NDArray[np.float64]:
+        return np.array([float((self.model_.rows.labels_of(place) == label).any()) for place in places.tolist()])
+
+    def _feature_weights(self) -> NDArray[np.float64]:
+        return np.ones(self.settings_.n_features)
 
     def _scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
         for tree in self.model_.trees:

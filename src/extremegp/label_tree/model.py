@@ -128,12 +128,7 @@ class LabelTreeModel(nn.Module):
         found = [tree.search(x, self.settings.beam, n_found) for tree in self.trees]
         labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
         nearest = self.rows.nearest(x, own)
-        near = self._neighbourhoods(x, nearest)
-        regressed = RowWeights(np.zeros((n, 0), np.float32), np.ones(n, np.float32))
-        if self.regression is not None:
-            if self.settings.n_pursued:
-                near = self.rows.pursued(near, own, self.regression.of(near, self.settings.n_first))
-            regressed = self.regression.of(near)
+        near, regressed = self._regressed(x, own, nearest)
         candidates = np.zeros((n, width), np.int32)
         values = np.zeros((n, width, self.settings.n_evidence), np.float32)
         counts = np.zeros(n, np.int64)
@@ -151,6 +146,25 @@ class LabelTreeModel(nn.Module):
         if self.exclusions is not None:
             evidence.values[:, -1] = self.exclusions.pairs().lowest(x, evidence.rows, evidence.labels)
         return evidence
+
+    def voting(self, x: scipy.sparse.csr_matrix) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float64]]]:
+        """Of B inputs, with ascending columns, the rows of the regression on those that are near, and their weights."""
+        near, regressed = self._regressed(x, np.full(x.shape[0], -1, dtype=np.int64), None)
+        for row in range(x.shape[0]):
+            size = min(int(near.sizes[row]), regressed.weights.shape[1])
+            yield near.nearest[row, :size].astype(np.int64), regressed.weights[row, :size].astype(np.float64)
+
+    def _regressed(
+        self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64], nearest: NearestRows | None
+    ) -> tuple[Neighbourhoods, RowWeights]:
+        """The rows of the regression on those that are near, and what they count."""
+        near = self._neighbourhoods(x, self.rows.nearest(x, own) if nearest is None else nearest)
+        n = x.shape[0]
+        if self.regression is None:
+            return near, RowWeights(np.zeros((n, 0), np.float32), np.ones(n, np.float32))
+        if self.settings.n_pursued:
+            near = self.rows.pursued(near, own, self.regression.of(near, self.settings.n_first))
+        return near, self.regression.of(near)
 
     def _regress_on_all(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64], evidence: Evidence) -> None:
         """Fill in what the regression on all rows says of candidates."""

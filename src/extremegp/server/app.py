@@ -49,6 +49,7 @@ class _Server:
             "/models/{model}": ("GET", self.info),
             "/models/{model}/suggest": ("POST", self.suggest),
             "/models/{model}/labels": ("GET", self.labels),
+            "/models/{model}/explain": ("POST", self.explain),
             "/models/{model}/learn": ("POST", self.learn),
             "/models/{model}/forget": ("POST", self.forget),
             "/models/{model}/add-labels": ("POST", self.add_labels),
@@ -132,6 +133,14 @@ class _Server:
         asked = parsing.asked(await read_json(request, self._limits), model, self._limits)
         answers = await model.suggest(asked.documents, asked.k, uncertainty=asked.uncertainty)
         return JSONResponse({"suggestions": [_native(answer, asked.threshold) for answer in answers]})
+
+    async def explain(self, request: Request) -> Response:
+        model = self._model(request)
+        if not model.explains:
+            raise RequestError(409, f"the model {model.name!r} keeps no documents that could say why")
+        asked = parsing.to_explain(await read_json(request, self._limits), model, self._limits)
+        found = await model.explain(asked.documents, asked.labels, asked.k)
+        return JSONResponse({"explanations": found})
 
     async def labels(self, request: Request) -> Response:
         model, query = self._model(request).model, request.query_params
@@ -320,6 +329,7 @@ def _of_model(model: ServedModel) -> dict[str, Any]:
         "n_labels": len(estimator.classes_),
         "n_rows": estimator.n_rows_,
         "learns": model.learns,
+        "explains": model.explains,
         "trained": _trained(model),
     }
 

@@ -30,6 +30,11 @@ def described(limits: Limits) -> dict[str, Any]:
         {"text": _STRING, "vector": {"type": "array", "items": _NUMBER}, "labels": _STRINGS, "id": _STRING}, ["labels"]
     )
     label = _object({"label": _STRING, "title": _STRING, "probability": _NUMBER})
+    shares = {"type": "array", "items": _object({"name": _STRING, "share": _NUMBER})}
+    explanation = _object(
+        {"label": _STRING, "title": _STRING, "probability": _NUMBER, "frequency": _NUMBER, "regression": _NUMBER}
+        | {"documents": shares, "features": shares, "parts": {"type": "object", "additionalProperties": _NUMBER}}
+    )
     suggestions = _object(
         {"suggestions": {"type": "array", "items": _object({"labels": {"type": "array", "items": label}})}}
     )
@@ -44,6 +49,12 @@ def described(limits: Limits) -> dict[str, Any]:
         "/models/{model}": ("get", "What a model is.", None, None),
         "/models/{model}/suggest": ("post", "The best labels of texts, or of vectors.", suggest, suggestions),
         "/models/{model}/labels": ("get", "The labels (?search=, ?offset=, ?limit=).", None, None),
+        "/models/{model}/explain": (
+            "post",
+            "Why labels of a document have their probabilities: shares of training documents and of features.",
+            _object({"text": _STRING, "vector": _VECTORS["items"], "labels": _STRINGS, "k": k}),
+            _object({"explanations": {"type": "array", "items": explanation}}),
+        ),
         "/models/{model}/learn": ("post", "Learn documents at once, durably. Needs the token.", learn, None),
         "/models/{model}/forget": (
             "post",

@@ -74,6 +74,31 @@ def taught(body: Any, model: ServedModel, limits: Limits) -> Taught:
     return Taught(inputs, [row["labels"] for row in rows], named or None, new_labels)
 
 
+class ToExplain(NamedTuple):
+    """A document, and the labels of it to explain; None for the k best."""
+
+    documents: list[Any]
+    labels: list[Any] | None
+    k: int
+
+
+def to_explain(body: Any, model: ServedModel, limits: Limits) -> ToExplain:
+    """{"text": "..."} or {"vector": [...]}, with "labels" or "k".
+
+    Raises:
+        RequestError: it is another, or more than is answered.
+    """
+    found = _object(body, {"text", "vector", "labels", "k"})
+    content = "text" if model.takes_texts else "vector"
+    if content not in found:
+        raise RequestError(400, f'the model {model.name!r} takes "{content}"')
+    labels = found.get("labels")
+    if labels is not None and len(_bounded(labels, "labels", limits)) > limits.best:
+        raise RequestError(413, f"at most {limits.best} labels are explained at once")
+    rows = documents({f"{content}s": [found[content]]}, model, limits)
+    return ToExplain(rows, labels, best(found.get("k", 3), limits, "k"))
+
+
 def documents(found: dict[str, Any], model: ServedModel, limits: Limits) -> list[Any]:
     """The texts, or the vectors, of a request.
 

@@ -89,6 +89,11 @@ class ServedModel:
         return self._journal is not None
 
     @property
+    def explains(self) -> bool:
+        """Whether it can say why."""
+        return isinstance(self.model, LearnsRows) and self.model.can_learn() is None
+
+    @property
     def takes_texts(self) -> bool:
         """Whether documents are texts, or vectors."""
         return bool(self.model.features_.kind == "text")
@@ -117,6 +122,32 @@ class ServedModel:
                 return await waiting.answer
         except TimeoutError:
             raise RequestError(503, f"no answer within {self.limits.seconds:g} seconds: try again later") from None
+
+    async def explain(self, documents: Sequence[Any], labels: list[Any] | None, k: int) -> list[dict[str, Any]]:
+        """Why labels of one document have their probabilities, of a model that can say."""
+
+        def do() -> list[dict[str, Any]]:
+            known, titles = self.model.classes_.tolist(), self.model.label_titles_
+            assert isinstance(self.model, LearnsRows)
+            told = self.model.explain(self._inputs(documents), labels, k=k)[0]
+            return [
+                {
+                    "label": plain_name(each.label),
+                    "title": str(each.label if titles is None else titles[known.index(each.label)]),
+                    "probability": each.probability,
+                    "frequency": each.frequency,
+                    "regression": each.regression,
+                    "documents": [share._asdict() for share in each.documents],
+                    "features": [share._asdict() for share in each.features],
+                    "parts": each.parts,
+                }
+                for each in told
+            ]
+
+        return await asyncio.get_running_loop().run_in_executor(self._thread, do)
+
+    def _inputs(self, documents: Sequence[Any]) -> Any:
+        return documents if self.takes_texts else np.array(documents, dtype=np.float32)
 
     async def change(self, call: Callable[[LearnsRows], T]) -> T:
         """Do something to the model between two batches; it is done whole or not at all, even if nobody waits for it.
@@ -238,7 +269,7 @@ class ServedModel:
     def _of(self, documents: list[Any], k: int, uncertain: bool) -> list[Answer]:
         if not documents:
             return []
-        X: Any = documents if self.takes_texts else np.array(documents, dtype=np.float32)
+        X = self._inputs(documents)
         best, chances = self._best(X, k)
         measures: Any = self.model.predict_uncertainty(X) if uncertain else None
         names, titles = self.model.classes_, self.model.label_titles_

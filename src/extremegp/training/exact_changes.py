@@ -22,13 +22,13 @@ from torch import Tensor
 from extremegp.engine.exact_updates import Change, GramUpdates, RidgeUpdates
 from extremegp.engine.feature_regression import FeatureRegression, limited
 from extremegp.engine.landmarks import Landmarks
-from extremegp.engine.latents import FeatureGP
+from extremegp.engine.latents import FeatureGP, Marginals
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import noises
 from extremegp.engine.matrices import column_sums
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import expect_tensors
-from extremegp.engine.sparse import Matrix, fill
+from extremegp.engine.sparse import Matrix, fill, row_block
 from extremegp.settings.model import ModelSettings
 from extremegp.training.regression import far_bias
 from extremegp.training.young_labels import LabelRows, most_probable, telling_rows
@@ -138,6 +138,19 @@ class RowChanges(ABC):
         """What the regression says of some rows, each without itself."""
 
     @abstractmethod
+    def votes(self, x: Matrix, rows: KnownRows) -> NDArray[np.float64]:
+        """w_i of t_k(x) = mu_k + sum_i w_i (y_ik - mu_k) at an input, N.
+
+        Args:
+            x: the input, 1 x D.
+            rows: all that there are.
+        """
+
+    @abstractmethod
+    def utility(self, x: Matrix) -> NDArray[np.float64]:
+        """What the regression adds to the mean utilities of an input, K; of a regression alone they are all of it."""
+
+    @abstractmethod
     def _add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None: ...
 
     @abstractmethod
@@ -245,6 +258,17 @@ class LandmarkChanges(RowChanges):
         t = self.features.left_out(self.features.of_rows(rows), torch.from_numpy(self.frequencies))
         return self.mean.linked(t.to(self.mean.coefficients))
 
+    def votes(self, x: Matrix, rows: KnownRows) -> NDArray[np.float64]:
+        landmarks = self.features.landmarks
+        along = landmarks.unwhitened(self.features.ridge.inverse() @ landmarks.exactly(x)[0])
+        found = [block @ along for block in landmarks.kept.covariances(rows.x, torch.float64)]
+        return np.asarray(rows.weights * torch.cat(found).numpy())
+
+    @torch.no_grad()
+    def utility(self, x: Matrix) -> NDArray[np.float64]:
+        a = self.features.landmarks.exactly(x).to(self.mean.coefficients)
+        return np.asarray(self.mean(a)[0].double().cpu().numpy())
+
     def _raise_young(self, rows: KnownRows, frequencies: Float[Tensor, " K"]) -> None:
         """Set the functions of labels that training did not know."""
         mean, mixing, landmarks = self.mean, self.model.mixing, self.features.landmarks
@@ -346,6 +370,17 @@ class RegressionChanges(RowChanges):
         t = _targets(rows.y)[:, :-1] - coefficients / self.gram.inverse().diagonal()[slots].unsqueeze(1)
         like = self.latents.mean.coefficients
         return LeftOut(t.to(like), self.features.variance_left_out(self.features.of_rows(rows)).to(like))
+
+    def votes(self, x: Matrix, rows: KnownRows) -> NDArray[np.float64]:
+        covariances = torch.cat([*self.latents.mean.covariances(x, torch.float64)])[0].cpu()
+        by_slots, slots = torch.empty_like(covariances), torch.from_numpy(self.slots.of)
+        by_slots[slots] = covariances
+        return np.asarray((self.gram.inverse() @ by_slots)[slots].numpy())
+
+    @torch.no_grad()
+    def utility(self, x: Matrix) -> NDArray[np.float64]:
+        mean, _ = self.latents.condition().marginals(row_block(x, slice(None)))
+        return np.asarray(self.model.mixing.means(Marginals(mean, mean))[0].double().cpu().numpy())
 
     def _counted_for_limits(self) -> float:
         return self.n_counted
