@@ -42,6 +42,7 @@ SCRIPTS = (
     "label_trees.py",
     "latency.py",
     "streams.py",
+    "decisions.py",
     "serving.py",
     "derived_sets.py",
     "prediction_speed.py",
@@ -417,6 +418,15 @@ def test_streams_learn_every_document(tmp_path: Path, datasets: Path) -> None:
     assert np.mean(found["learns"]["precision"], axis=0)[0] > 0.6
     assert found["learns"]["milliseconds"].keys() >= {"predict", "learn", "forget"}
     assert "| 90 % |" in output
+
+
+@pytest.mark.slow
+def test_decisions_are_compared(tmp_path: Path, datasets: Path) -> None:
+    output, result = run(tmp_path, "decisions.py", "--sets", "tiny", "--model", "tree", datasets=datasets)
+    found = result["results"]["tiny"]
+    assert found["example_f1"].keys() == {"best", "half", "all", "band", "label"}
+    assert found["example_f1"]["best"]["mean"] > 0.5
+    assert "left to people" in output
 
 
 @pytest.mark.slow

@@ -108,6 +108,44 @@ def test_ranking_by_probability_gives_descending_probabilities(
     assert all(first >= second for first, second in probabilities)
 
 
+def test_sets_of_labels_are_those_of_python(files: Path, model: Path, tmp_path: Path, run: Run) -> None:
+    out, classifier = tmp_path / "sets.jsonl", extremegp.load(model)
+    X = read_xc(files / "test.txt").X
+    calls: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "f1": ([], {}),
+        "cost": (["--cost-missed", "3"], {"cost_missed": 3.0}),
+        "size": (["--top-k", "2"], {"size": 2}),
+        "threshold": (["--threshold", "0.2"], {"threshold": 0.2}),
+    }
+    for by, (options, arguments) in calls.items():
+        for least in (None, 0.5):
+            of_least = [] if least is None else ["--least-f1", str(least)]
+            result = run("predict", model, files / "test.txt", "--out", out, "--decide", by, *options, *of_least)
+            assert result.exit_code == 0, result.output
+            found = [set(json.loads(line)["labels"]) for line in out.read_text().splitlines()]
+            expected = classifier.decide(X, by, least_f1=least, **arguments).labels
+            names = classifier.classes_
+            assert found == [{str(names[k]) for k in row.indices} for row in scipy.sparse.csr_matrix(expected)]
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--threshold", "0.5"], "--decide threshold"),
+        (["--decide", "f1", "--cost-wrong", "2"], "--decide cost"),
+        (["--least-f1", "0.5"], "--decide"),
+        (["--decide", "f1", "--least-f1", "2"], "2"),
+        (["--decide", "cost", "--cost-wrong", "0"], "cost_wrong"),
+        (["--decide", "f1", "--approximate", "0.9"], "--decide"),
+    ],
+)
+def test_decisions_that_contradict_themselves_are_refused(
+    files: Path, model: Path, tmp_path: Path, run: Run, options: list[str], told: str
+) -> None:
+    result = run("predict", model, files / "test.txt", "--out", tmp_path / "x.jsonl", *options)
+    assert (result.exit_code, told in result.output) == (2, True)
+
+
 def test_texts_without_labels_are_accepted(text_model: Path, tmp_path: Path, run: Run) -> None:
     (tmp_path / "new.jsonl").write_text('{"text": "word0 filler"}\n{"text": "word1 never seen"}\n')
     lines = _predict(run, text_model, tmp_path / "new.jsonl", tmp_path / "o.jsonl").read_text().splitlines()

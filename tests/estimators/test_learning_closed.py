@@ -175,6 +175,22 @@ def test_nothing_of_a_forgotten_row_is_in_the_files(tmp_path: Path):
     assert again.predict_proba(["word1"])[0, again.classes_.tolist().index("savanna")] < 0.05
 
 
+def test_nothing_of_a_label_that_no_row_has_any_more_is_in_the_files(many: Any, tmp_path: Path):
+    column = many.classes_.tolist().index("label 3")
+    having = [name for place, name in enumerate(many.ids_.names) if many._held.row(place).y[0, column]]
+    model, before = fresh(many), many.model_.latents.posterior.q_mean[column].clone()
+    assert before.abs().max() > 0.01
+    model.forget(having)
+    model.save(tmp_path / "model")
+    tensors, _ = read_tensors(tmp_path / "model" / "tensors.safetensors")
+    assert not tensors["model.latents.posterior.q_mean"][column].any()
+    assert not tensors["model.mean_function.coefficients"][column].equal(many.model_.mean_function.coefficients[column])
+    again, test = extremegp.load(tmp_path / "model"), labelled(40, 3)[0]
+    assert again.predict_proba(test)[:, column].max() < 0.05
+    again.learn(test[0], [["label 3"]])
+    assert again.label_counts_[column] == 1
+
+
 def test_nothing_of_a_landmark_that_was_forgotten_is_in_the_files(many: Any, tmp_path: Path):
     model = fresh(many)
     place = int(many._landmarks[50])

@@ -11,6 +11,7 @@ TaskName: TypeAlias = Literal["multilabel", "multiclass", "sequence"]
 ModelKind: TypeAlias = Literal["factor", "tree"]
 FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl", "annif", "csv", "tsv"]
 RankedBy: TypeAlias = Literal["utility", "probability"]
+DecidedBy: TypeAlias = Literal["f1", "cost", "size", "threshold"]
 Decoding: TypeAlias = Literal["max-marginal", "viterbi"]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model that `train` wrote.")]
@@ -278,6 +279,25 @@ By = Annotated[
     RankedBy | None,
     typer.Option(
         "--by", help="Rank by probability, the default, or by mean utility as in the papers. For many labels per row."
+    ),
+]
+Decide = Annotated[
+    DecidedBy | None,
+    typer.Option(
+        "--decide",
+        help="Give each row a set of labels in place of its best: with the highest expected F1, the lowest expected "
+        "cost, as many as --top-k, or of a probability of --threshold or more. For many labels per row.",
+    ),
+]
+CostWrong = Annotated[
+    float | None,
+    typer.Option("--cost-wrong", metavar="COST", help="Of a wrong label, for --decide cost; 1 by default."),
+]
+CostMissed = Annotated[float | None, typer.Option("--cost-missed", metavar="COST", help="Of a missed label, likewise.")]
+LeastF1 = Annotated[
+    float | None,
+    typer.Option(
+        "--least-f1", metavar="F1", help="Give no labels where the expected F1 of the set is less: ask a person."
     ),
 ]
 DecodingChoice = Annotated[

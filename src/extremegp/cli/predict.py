@@ -17,7 +17,8 @@ Rows that have ids (--id-column, folders of texts) keep them ("id"), labels
 that a vocabulary names have these names too ("names", "name").
 With --uncertainty .jsonl has the keys total, aleatoric, epistemic, variance
 and novelty too, .tsv and .csv have such columns; with --novelty-threshold
-the key or column novel, true or false.
+the key or column novel, true or false. With --decide a row has the labels of
+its set, and none where that is best or --least-f1 says so.
 
 \b
 Sequences: the columns of DATA, its labels among them if it has them, then
@@ -43,6 +44,7 @@ Formats of --given, recognised as those of DATA are:
 Examples:
   extremegp predict model new.jsonl --top-k 3 --out labels.jsonl
   extremegp predict model new.jsonl --given known.jsonl --out more.jsonl
+  extremegp predict model new.jsonl --decide f1 --out sets.jsonl
   extremegp predict model new.txt --approximate 0.98 --out labels.tsv
   extremegp predict model products.csv --text-column title --id-column sku \\
       --out tags.csv
@@ -62,6 +64,7 @@ from extremegp.cli.inputs import Source
 from extremegp.cli.pipes import STANDARD
 from extremegp.cli.task_options import refuse_foreign
 from extremegp.cli.tasks import PredictRequest, load_model
+from extremegp.cli.tasks.base import decision_of
 from extremegp.errors import SettingsError
 
 
@@ -73,6 +76,11 @@ def predict(
     to: options.To = "jsonl",
     top_k: options.TopK = 5,
     by: options.By = None,
+    decide: options.Decide = None,
+    threshold: options.Threshold = None,
+    cost_wrong: options.CostWrong = None,
+    cost_missed: options.CostMissed = None,
+    least_f1: options.LeastF1 = None,
     given: options.Given = None,
     uncertainty: options.Uncertainty = False,
     novelty_threshold: options.NoveltyThreshold = None,
@@ -112,6 +120,7 @@ def predict(
         to=to,
         top_k=top_k,
         by=by or "probability",
+        decide=decision_of(decide, threshold, cost_wrong, cost_missed, least_f1),
         given=given,
         uncertainty=uncertainty,
         novelty_threshold=novelty_threshold,

@@ -22,7 +22,21 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     **dict.fromkeys(
         ("--text-column", "--vector-column", "--vectors", "--id-column", "--weight-column", "--valid-vectors"), _ROWS
     ),
-    **dict.fromkeys(("--propensity", "--by", "--threshold", "--given", "--approximate", "--labels-names"), _LABELS),
+    **dict.fromkeys(
+        (
+            "--propensity",
+            "--by",
+            "--threshold",
+            "--decide",
+            "--cost-wrong",
+            "--cost-missed",
+            "--least-f1",
+            "--given",
+            "--approximate",
+            "--labels-names",
+        ),
+        _LABELS,
+    ),
     **dict.fromkeys(("--labels-column", "--label-columns", "--label-separator", "--vocabulary", "--language"), _LABELS),
     **dict.fromkeys(
         ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES

@@ -11,6 +11,7 @@ from extremegp.engine.part import Part
 from extremegp.engine.selection import Selection
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.decisions import Decisions
 from extremegp.estimators.explanations import Explanation, Share
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.learning import Staleness
@@ -23,6 +24,7 @@ from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty, Util
 from extremegp.storage import journal, models
 
 __all__ = [
+    "Decisions",
     "Explanation",
     "GPEstimator",
     "LabelTreeGPClassifier",

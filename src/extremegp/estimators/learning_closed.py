@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
+import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
@@ -32,7 +33,7 @@ from extremegp.prediction.label_scatter import LabelScatter
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.latents import CLOSED
 from extremegp.settings.model import ModelSettings
-from extremegp.training.exact_changes import RowChanges, relabelled
+from extremegp.training.exact_changes import KnownRows, RowChanges, relabelled
 from extremegp.training.landmark_trial import log_scores, recorded
 from extremegp.training.regression import left_out_utilities
 
@@ -59,17 +60,27 @@ class LearnsInClosedForm(LearnsRows):
     ) -> None:
         """Be ready to learn, once trained on these rows."""
         x = Examples(x, y, blocks=self.features_.layout).in_suited_form().x
-        self._held = None if self._is_open() or is_mapped(x) or is_mapped(y) else HeldRows(x, y, weights)
+        if is_mapped(y):
+            parts: Any = tuple(map(np.array, (y.data, y.indices, y.indptr)))
+            y = scipy.sparse.csr_matrix(parts, shape=y.shape)
+        self._held = None if self._is_open() or is_mapped(x) else HeldRows(x, y, weights)
         self._landmarks, self._changes = chosen(x.shape[0], self.settings_.n_inducing), None
         self._young = self.label_counts_ == 0
         if not isinstance(ids, RowIds):
             ids = named_rows(ids, 0 if ids is None and self._held is None else x.shape[0])
         self._begin_learning(ids)
-        if self._cannot_learn() is None and (self.settings_.latents == "landmarks" or x.shape[0] <= _EXACT_ROWS):
+        of_all = self.settings_.latents == "landmarks" or self.settings_.n_mean_points == x.shape[0] <= _EXACT_ROWS
+        if of_all and self._has_regression():
             # From the start the regression is what changes will make of it, in float64.
-            if (changes := self._working()) is not None:
-                changes.settle()
-            self._changes = None
+            rows = KnownRows(x, y, np.ones(x.shape[0]) if weights is None else weights)
+            RowChanges.of(self.model_, rows, self._young, lambda: rows).settle()
+
+    def _has_regression(self) -> bool:
+        """Whether training found a regression worth while: functions alone may do better."""
+        settings = self.settings_
+        return settings.latents == "regression" or (
+            settings.latents == "landmarks" and not cast(FeatureRegression, self.model_.mean_function).is_left_out
+        )
 
     def _is_open(self) -> bool:
         return self.settings_.latents not in CLOSED
@@ -112,8 +123,7 @@ class LearnsInClosedForm(LearnsRows):
 
     def _working(self) -> RowChanges | None:
         """What rows come and go by, made of all rows at the first change; None without a regression."""
-        if self.settings_.latents == "landmarks" and cast(FeatureRegression, self.model_.mean_function).is_left_out:
-            # Training found that functions alone do better.
+        if not self._has_regression():
             return None
         if self._changes is None:
             assert self._held is not None
@@ -254,8 +264,19 @@ class LearnsInClosedForm(LearnsRows):
         return np.asarray(kept.weights.double().cpu().numpy())
 
     def _scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Weights of such features are then those in the middle of all, and labels begin anew."""
         assert self._held is not None
-        return self._held.unused(features)
+        gone, scatter, changes = self._held.unused(features), self.instance_noise_, self._working()
+        regression = self._regression()
+        for kept in (self._landmark_features().kept, *(() if regression is None else (regression.mean,))):
+            kept.weights[torch.from_numpy(gone)] = kept.weights.median()
+        if isinstance(scatter, LabelScatter):
+            scatter.loadings[torch.from_numpy(labels)] = 0
+        if changes is not None:
+            changes.begin_anew(labels)
+            changes.settle()
+            self._young[labels] = not self.settings_.is_closed and self.settings_.mixing == "identity"
+        return gone
 
     def _settle(self) -> None:
         self._catch_up()

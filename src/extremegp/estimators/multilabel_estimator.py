@@ -15,13 +15,15 @@ from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import Features, FloatCSR, FloatMatrix, LabelSpace, encode_targets, frames
 from extremegp.data.labels import check_label_names, refuse_nested_indicator
-from extremegp.errors import DataError
+from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.decisions import Decisions, Per, Rule, best_thresholds, decided
 from extremegp.estimators.fitting import check_lengths, named_columns
 from extremegp.estimators.parameters import TextParameters
 from extremegp.estimators.weights import first_gains, weighted_mean
 from extremegp.label_tree import LabelTreePredictor
 from extremegp.metrics import TopK
+from extremegp.prediction.decisions import MOST_LABELS, By, Candidates
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy, stack
 from extremegp.settings.domains import choice, number
 
@@ -120,7 +122,77 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         Returns:
             In the form that `fit` was given: N lists of label names, or an N x K indicator, sparse or dense (int64).
         """
-        indicator = scipy.sparse.vstack([*self._likely(self._transform(X))], format="csr")
+        return self._as_targets(scipy.sparse.vstack([*self._likely(self._transform(X))], format="csr"))
+
+    def decide(
+        self,
+        X: Any,
+        by: By = "f1",
+        *,
+        cost_wrong: float = 1.0,
+        cost_missed: float = 1.0,
+        size: int = 5,
+        threshold: Any = 0.5,
+        least_f1: float | None = None,
+        least_novelty: float | None = None,
+    ) -> Decisions:
+        """Sets of labels, chosen by what they are judged by; see `extremegp.prediction.decisions`.
+
+        Args:
+            X: as in `fit`.
+            by: "f1", the set with the highest expected F1 of the row; "cost", the one with the lowest expected cost;
+                "size", the most probable labels; "threshold", all labels of a probability at least that. Sets are
+                chosen of the 400 most probable labels of a row.
+            cost_wrong: of a label that does not apply, for "cost".
+            cost_missed: of a label that is missed.
+            size: how many labels, for "size".
+            threshold: a probability, or one for each of the K labels, as `best_thresholds` gives them.
+            least_f1: leave rows to people whose set has an expected F1 below this.
+            least_novelty: leave rows to people whose `predict_novelty` is below this.
+
+        Raises:
+            SettingsError: an argument is outside its domain, or the model is one of counts.
+            DataError: X cannot be used.
+        """
+        check_is_fitted(self, "model_")
+        n_labels = self.settings_.n_labels
+        costs: dict[str, Any] = {"cost_wrong": cost_wrong, "cost_missed": cost_missed}
+        rule = Rule.of(by, n_labels, size=size, threshold=threshold, **costs)
+        for name, value in {"least_f1": least_f1, "least_novelty": least_novelty}.items():
+            if value is not None:
+                number(name, value, low=0, high=1)
+        x = self._transform(X)
+        chosen, expected = decided(self._likeliest(x), rule, n_labels)
+        abstained = np.zeros(x.shape[0], np.bool_)
+        if least_f1 is not None:
+            abstained |= expected < least_f1
+        if least_novelty is not None:
+            abstained |= self.novelty_of(X, x) < least_novelty
+        kept = scipy.sparse.diags_array((~abstained).astype(np.float64)) @ chosen
+        return Decisions(self._as_targets(scipy.sparse.csr_matrix(kept, dtype=np.int64)), expected, abstained)
+
+    def best_thresholds(self, X: Any, Y: Any, per: Per = "all") -> NDArray[np.float64]:
+        """Thresholds for `decide` with the highest F1 on labelled rows that training has not seen, K.
+
+        Args:
+            X: as in `fit`.
+            Y: labels, as in `fit`.
+            per: one for "all" labels, one for each of five "band"s of labels by frequency, or for each "label".
+
+        Raises:
+            DataError: X or Y cannot be used.
+        """
+        y, x = self.encode_labels(Y), self._transform(X)
+        check_lengths(x, y)
+        return best_thresholds(self._likeliest(x), y, self.label_counts_, per)
+
+    def _likeliest(self, x: FloatMatrix) -> Iterator[tuple[slice, Candidates]]:
+        if self._has_counts:
+            raise SettingsError("counts are no sets of labels: there is nothing to decide")
+        return self.predictor().likeliest(x, min(MOST_LABELS, self.settings_.n_labels))
+
+    def _as_targets(self, indicator: scipy.sparse.csr_matrix) -> Any:
+        """An indicator in the form that `fit` was given."""
         if self.label_space_ is not None and self.target_kind_ == "lists":
             return self.label_space_.decode(indicator)
         return indicator.toarray() if self.target_kind_ == "dense" else indicator

@@ -19,8 +19,8 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.engine.compiled import in_lanes, matmul
 from extremegp.engine.selection import Selection
-from extremegp.label_tree._compiled import in_lanes, matmul
 from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.growing import Growing
 

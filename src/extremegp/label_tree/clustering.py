@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.label_tree._compiled import matmul
+from extremegp.engine.compiled import matmul
 
 _POWER_STEPS, _SPLIT_STEPS = 2, 8
 _MOST_ELEMENTS = 1 << 28

@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.label_tree._compiled import compiled, times_dense
+from extremegp.engine.compiled import compiled, times_dense
 
 # A list that is full goes to the end of the arrays, with room for twice as many.
 _GROWTH, _LEAST_ROOM = 2, 4

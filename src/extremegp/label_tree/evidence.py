@@ -6,7 +6,7 @@ from typing import Any, no_type_check
 
 import numpy as np
 
-from extremegp.label_tree._compiled import in_lanes, keep_best
+from extremegp.engine.compiled import in_lanes, keep_best
 
 SHARES = ((50, 4), (200, 2), (10, 2))
 """Neighbours that a share of a label is taken over, and the power of their similarities that they are weighed by."""

@@ -18,7 +18,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from extremegp.label_tree._compiled import in_lanes, keep_best
+from extremegp.engine.compiled import in_lanes, keep_best
 from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence import SHARES
 from extremegp.label_tree.evidence_gain import Gain, gain_of

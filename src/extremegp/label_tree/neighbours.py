@@ -8,7 +8,7 @@ import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.label_tree._compiled import compiled, in_lanes, keep_best
+from extremegp.engine.compiled import compiled, in_lanes, keep_best
 from extremegp.label_tree.columns import ColumnLists
 from extremegp.label_tree.evidence import N_NEIGHBOURS
 

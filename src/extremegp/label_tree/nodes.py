@@ -15,7 +15,7 @@ from typing import Any, no_type_check
 
 import numpy as np
 
-from extremegp.label_tree._compiled import compiled, in_lanes
+from extremegp.engine.compiled import compiled, in_lanes
 
 # A step of Newton's method in one dimension more or less does not matter: the next pass comes by again.
 _NEWTON_STEPS = 2

@@ -6,7 +6,7 @@ from typing import Any, no_type_check
 
 import numpy as np
 
-from extremegp.label_tree._compiled import compiled, in_lanes
+from extremegp.engine.compiled import compiled, in_lanes
 from extremegp.label_tree.nodes import PRECISION_STEPS
 from extremegp.label_tree.search import log_sigmoid
 

@@ -20,6 +20,7 @@ from extremegp.engine.utilities import Utilities
 from extremegp.label_tree.model import Evidence, LabelTreeModel, row_blocks
 from extremegp.label_tree.prior import LabelGroups
 from extremegp.metrics import TopK
+from extremegp.prediction.decisions import Candidates
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy
 
 # Of the means that probabilities have under a variance.
@@ -196,6 +197,13 @@ class LabelTreePredictor:
             of_best = np.zeros((n, k), np.float32)
             labels[place], best[place], of_best[place] = evidence.labels[taken], scores[taken], probabilities[taken]
             yield rows, TopK(labels, best), of_best
+
+    def likeliest(self, x: Matrix, k: int) -> Iterator[tuple[slice, Candidates]]:
+        """The k most probable candidates of every row, with the sum of the probabilities of all other labels."""
+        n_labels, background = self.model.settings.n_labels, float(self.model.background)
+        for rows, best, probabilities in self.top(x, k):
+            p = probabilities.astype(np.float64)
+            yield rows, Candidates(best.labels, p, background * (n_labels - (best.labels >= 0).sum(axis=1)))
 
     def mean_utilities_and_probabilities(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
         """Of all K labels, dense: those that are no candidates have the background's, or far from rows their own."""

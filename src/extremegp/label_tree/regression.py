@@ -20,9 +20,9 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.engine.compiled import in_lanes
 from extremegp.engine.lengthscales import noises
 from extremegp.engine.selection import Selection
-from extremegp.label_tree._compiled import in_lanes
 
 PRECISIONS, NOISES = (0.25, 0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Inverse squared lengthscales, beside that of the spread of the rows, and variances of the noise that are tried."""

@@ -6,7 +6,7 @@ from typing import Any, no_type_check
 
 import numpy as np
 
-from extremegp.label_tree._compiled import compiled, in_lanes, keep_best
+from extremegp.engine.compiled import compiled, in_lanes, keep_best
 
 
 @compiled

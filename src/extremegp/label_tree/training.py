@@ -14,9 +14,9 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 
+from extremegp.engine.compiled import matmul
 from extremegp.engine.selection import Selection
 from extremegp.errors import BudgetWarning, ModelFormatError
-from extremegp.label_tree._compiled import matmul
 from extremegp.label_tree.all_rows import MOST_ENTRIES, MOST_FEATURES, MOST_ROWS, directions_of_rows
 from extremegp.label_tree.checkpoint import NODE_ARRAYS, NodeCheckpoint
 from extremegp.label_tree.clustering import embed_labels, principal_directions

@@ -27,6 +27,7 @@ from extremegp.engine.utilities import Utilities
 from extremegp.errors import DataError
 from extremegp.metrics import TopK
 from extremegp.metrics.topk import PAD
+from extremegp.prediction.decisions import Candidates
 from extremegp.prediction.known_labels import GivenVariance, InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter
 
@@ -189,6 +190,14 @@ class Predictor:
             best = TopK.from_scores(scores if given is None else exclude(scores, given[rows]), k)
             of_best = np.take_along_axis(probabilities, best.labels, axis=1)
             yield rows, best, np.where(best.labels == PAD, 0, of_best).astype(np.float32)
+
+    def likeliest(self, x: Matrix, k: int) -> Iterator[tuple[slice, Candidates]]:
+        """The k most probable labels of every row, with the sum of the probabilities of the others."""
+        for rows, _, probabilities in self.mean_utilities_and_probabilities(x):
+            best = TopK.from_scores(probabilities, k)
+            p = np.where(best.labels == PAD, 0, best.scores).astype(np.float64)
+            others = np.maximum(probabilities.sum(axis=1, dtype=np.float64) - p.sum(axis=1), 0)
+            yield rows, Candidates(best.labels, p, others if k < probabilities.shape[1] else np.zeros(len(p)))
 
     @property
     def model(self) -> VariationalModel:

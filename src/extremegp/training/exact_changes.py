@@ -26,6 +26,7 @@ from extremegp.engine.latents import FeatureGP, Marginals
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import noises
 from extremegp.engine.matrices import column_sums
+from extremegp.engine.mixing import FactorMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import expect_tensors
 from extremegp.engine.sparse import Matrix, fill, row_block
@@ -128,6 +129,10 @@ class RowChanges(ABC):
     @abstractmethod
     def relabel(self, model: VariationalModel, places: NDArray[np.int64]) -> None:
         """Go on with a model of more labels, among which those of today have these places."""
+
+    @abstractmethod
+    def begin_anew(self, labels: NDArray[np.int64]) -> None:
+        """Leave nothing of what training found for some labels by themselves."""
 
     @abstractmethod
     def settle(self) -> None:
@@ -237,19 +242,25 @@ class LandmarkChanges(RowChanges):
     def relabel(self, model: VariationalModel, places: NDArray[np.int64]) -> None:
         n_labels = model.mixing.n_utilities
         self.features.place_targets(self._place_counts(places, n_labels), n_labels)
-        if model.mixing.independent:
-            # As rows leave a function none of which has the label; those that have it come after.
-            new = np.setdiff1d(np.arange(n_labels), places)
-            least = model.likelihood.curvature(np.full(len(new), 1 / self.n_counted))
-            posterior = cast(FeatureGP, model.latents).posterior
-            curvature = model.mixing.prior_variances()[new].double() * torch.from_numpy(least)
-            posterior.log_scales[new] = -torch.log1p(torch.outer(curvature, self.features.squares)).to(
-                posterior.log_scales
-            )
-            young = np.ones(n_labels, np.bool_)
-            young[places] = self.young
-            self.young = young
+        young = np.zeros(n_labels, np.bool_)
+        young[places] = self.young
+        self.young = young
         self.model, self.mean = model, cast(FeatureRegression, model.mean_function)
+        self.begin_anew(np.setdiff1d(np.arange(n_labels), places))
+
+    def begin_anew(self, labels: NDArray[np.int64]) -> None:
+        mixing, posterior = self.model.mixing, cast(FeatureGP, self.model.latents).posterior
+        self._published = False
+        if not mixing.independent:
+            cast(FactorMixing, mixing).loadings.data[labels] = 0
+            return
+        self.young[labels] = True
+        # As rows leave a function none of which has the label; those that have it come after.
+        least = self.model.likelihood.curvature(np.full(len(labels), 1 / self.n_counted))
+        curvature = mixing.prior_variances()[labels].detach().double() * torch.from_numpy(least)
+        spread = torch.outer(curvature, self.features.squares)
+        posterior.log_scales.data[labels] = -torch.log1p(spread).to(posterior.log_scales)
+        posterior.q_mean.data[labels] = 0
 
     def settle(self) -> None:
         self.publish()
@@ -349,6 +360,10 @@ class RegressionChanges(RowChanges):
         self.gram.place_targets(targets, n_labels + 1)
         self.features.place_targets(targets, n_labels)
         self.model, self.latents = model, cast(RegressionGP, model.latents)
+
+    def begin_anew(self, labels: NDArray[np.int64]) -> None:
+        # All that there is of a label follows from the rows.
+        self._published = False
 
     def settle(self) -> None:
         self.publish()

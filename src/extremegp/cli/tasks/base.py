@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import extremegp
 from extremegp.cli.console import Report
 from extremegp.cli.inputs import Source
-from extremegp.cli.options import Decoding, ModelKind, RankedBy, TaskName
+from extremegp.cli.options import DecidedBy, Decoding, ModelKind, RankedBy, TaskName
 from extremegp.cli.settings import parse_settings
 from extremegp.errors import SettingsError
 from extremegp.presets import Preset
@@ -98,6 +98,46 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True)
+class Decision:
+    """How `predict` is to make sets of labels, as the options say; see `MultiLabelEstimator.decide`."""
+
+    by: DecidedBy
+    threshold: float
+    cost_wrong: float
+    cost_missed: float
+    least_f1: float | None
+
+
+def decision_of(
+    by: DecidedBy | None,
+    threshold: float | None,
+    cost_wrong: float | None,
+    cost_missed: float | None,
+    least_f1: float | None,
+) -> Decision | None:
+    """The options together.
+
+    Raises:
+        SettingsError: one is for another way to decide.
+    """
+    of: dict[str, tuple[float | None, str]] = {
+        "--threshold": (threshold, "threshold"),
+        "--cost-wrong": (cost_wrong, "cost"),
+        "--cost-missed": (cost_missed, "cost"),
+    }
+    for option, (value, wanted) in of.items():
+        if value is not None and by != wanted:
+            raise SettingsError(f"{option} goes with --decide {wanted}")
+    if by is None:
+        if least_f1 is not None:
+            raise SettingsError("--least-f1 goes with --decide")
+        return None
+    check_threshold(least_f1)
+    wrong, missed = (1.0 if cost is None else cost for cost in (cost_wrong, cost_missed))
+    return Decision(by, 0.5 if threshold is None else threshold, wrong, missed, least_f1)
+
+
+@dataclass(frozen=True)
 class PredictRequest:
     """What `predict` is asked for, as the options say."""
 
@@ -107,6 +147,7 @@ class PredictRequest:
     to: str
     top_k: int
     by: RankedBy
+    decide: Decision | None
     given: Path | None
     uncertainty: bool
     novelty_threshold: float | None

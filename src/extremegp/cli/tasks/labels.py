@@ -185,11 +185,16 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         for option, value in {"given": request.given, "approximate": request.approximate}.items():
             if value is not None and option in classifier.cannot_take:
                 raise SettingsError(classifier.cannot_take[option])
+        if request.decide is not None and (request.given is not None or request.approximate is not None):
+            raise SettingsError("--decide looks at all labels: leave out it, or --given and --approximate")
         super().predict(classifier, request, report)
 
     def best(
         self, classifier: MultiLabelEstimator, predictor: Any, inputs: Any, k: int, request: PredictRequest
     ) -> Iterator[Best]:
+        if request.decide is not None:
+            yield from _sets(classifier, predictor, inputs, request)
+            return
         if request.approximate is not None:
             index = classifier.label_index()
             index.tune(inputs, k, request.approximate, request.by)
@@ -198,7 +203,7 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
             names = [str(name) for name in classifier.classes_]
             known = () if request.given is None else (read_given(request.given, names, inputs.shape[0]),)
             ranked = predictor.top(inputs, k, request.by, *known)
-        return (Best(best.labels, probabilities) for _, best, probabilities in ranked)
+        yield from (Best(best.labels, probabilities) for _, best, probabilities in ranked)
 
     def told_of_search(
         self, classifier: MultiLabelEstimator, request: PredictRequest, report: Report
@@ -213,6 +218,33 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
             f"{index.n_lists} groups of labels, {setting.candidates} candidates)"
         )
         return {"approximate": setting._asdict()}
+
+
+def _sets(classifier: MultiLabelEstimator, predictor: Any, inputs: Any, request: PredictRequest) -> Iterator[Best]:
+    """The sets of labels of rows, a block at a time."""
+    import numpy as np
+
+    from extremegp.estimators.decisions import Rule
+    from extremegp.prediction.decisions import MOST_LABELS, expected_f1
+
+    asked, n_labels = request.decide, len(classifier.classes_)
+    assert asked is not None
+    rule = Rule.of(
+        asked.by,
+        n_labels,
+        cost_wrong=asked.cost_wrong,
+        cost_missed=asked.cost_missed,
+        size=request.top_k,
+        threshold=asked.threshold,
+    )
+    for _, candidates in predictor.likeliest(inputs, min(MOST_LABELS, n_labels)):
+        chosen = rule.chosen(candidates)
+        if asked.least_f1 is not None:
+            chosen &= (expected_f1(candidates, chosen) >= asked.least_f1)[:, None]
+        # Those of one threshold, too, are the first: rows end where no set goes on.
+        width = max(1, int(chosen.sum(axis=1).max(initial=1)))
+        labels, p = candidates.labels[:, :width], candidates.probabilities[:, :width].astype(np.float32)
+        yield Best(np.where(chosen[:, :width], labels, -1), np.where(chosen[:, :width], p, 0))
 
 
 class Measured(NamedTuple):

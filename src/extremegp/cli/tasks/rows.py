@@ -158,6 +158,8 @@ class RowTask(Task[Classifier]):
             bar.close()
         seconds, what = report.seconds, self.label[1]
         best = f"the {request.top_k} best of {len(names)} {what} each"
+        if request.decide is not None:
+            best = f"sets of {len(names)} {what}, by {request.decide.by}"
         report.lines(f"{n_rows} rows, {best}, to {request.out} in {seconds:.1f} s")
         result = {
             "out": str(request.out),

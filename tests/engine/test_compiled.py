@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extremegp.label_tree._compiled import Compiled, InLanes, compiled, in_lanes, keep_best, times_dense
+from extremegp.engine.compiled import Compiled, InLanes, compiled, in_lanes, keep_best, times_dense
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 12), st.randoms(use_true_random=False))
@@ -98,11 +98,11 @@ def test_a_model_without_compiled_loops_does_not_load_numba():
 def test_compiled_functions_run_where_no_cache_can_be_written(tmp_path: Path):
     """A package whose folders take no cache, and no home: a container's user without one."""
     source = Path(sys.modules[Compiled.__module__].__file__ or "")
-    room = tmp_path / "extremegp" / "label_tree"
+    room = tmp_path / "extremegp" / "engine"
     shutil.copytree(source.parents[1], tmp_path / "extremegp", ignore=shutil.ignore_patterns("__pycache__"))
     (room / "__pycache__").touch()
     program = (
-        "import numpy as np; from extremegp.label_tree._compiled import keep_best as f; best = np.zeros(1, np.int32);"
+        "import numpy as np; from extremegp.engine.compiled import keep_best as f; best = np.zeros(1, np.int32);"
         "f(np.ones(2, np.float32), np.arange(2, dtype=np.int32), 2, best, np.zeros(1, np.float32));"
         "assert f.__module__ and not f.machine_code.stats.cache_path, f.machine_code.stats"
     )
