@@ -71,6 +71,27 @@ def test_calls_follow_each_other(tree: Path, new: Path, tmp_path: Path, run: Run
     assert b"premier" not in b"".join(path.read_bytes() for path in tree.iterdir())
 
 
+def test_models_with_landmarks_and_of_classes_learn_too(text_model: Path, new: Path, tmp_path: Path, run: Run) -> None:
+    landmarks = Path(shutil.copytree(text_model, tmp_path / "landmarks"))
+    before = extremegp.load(landmarks)
+    assert before.settings_.latents == "landmarks"
+    new.write_text('{"text": "word0 word1 filler", "labels": ["odd"]}\n')
+    assert run("learn", landmarks, new).exit_code == 0
+    assert run("forget", landmarks, "--ids", "-", input="3\n").exit_code == 0
+    again = extremegp.load(landmarks)
+    assert (again.n_rows_, len(again.classes_)) == (before.n_rows_, len(before.classes_) + 1)
+    table = tmp_path / "rows.csv"
+    rng = np.random.default_rng(0)
+    lines = [f"{a:.3f},{b:.3f},{'up' if a + b > 0 else 'down'}" for a, b in rng.normal(size=(60, 2))]
+    table.write_text("\n".join(["a,b,class", *lines]) + "\n")
+    options = ("--label-column", "class", "--quiet")
+    assert run("train", table, "--out", tmp_path / "classes", *options).exit_code == 0
+    table.write_text("a,b,class\n3,3,far\n3.1,3,up\n")
+    result = run("learn", tmp_path / "classes", table, "--label-column", "class")
+    assert (result.exit_code, "2 rows learnt ('60' to '61'), 1 new labels" in result.output) == (0, True), result.output
+    assert run("learn", tmp_path / "classes", table, *options, "--new-labels", "ignore").exit_code == 2
+
+
 def test_ids_come_from_standard_input(tree: Path, run: Run) -> None:
     assert run("forget", tree, "--ids", "-", input="5\n6\n").exit_code == 0
     assert extremegp.load(tree).n_rows_ == 142

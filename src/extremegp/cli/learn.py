@@ -44,6 +44,8 @@ def learn(
     format: options.Format = "auto",
     x_key: options.XKey = None,
     y_key: options.YKey = None,
+    label_column: options.LabelColumn = None,
+    first_label: options.FirstLabel = False,
     text_column: options.TextColumn = None,
     labels_column: options.LabelsColumn = None,
     label_separator: options.LabelSeparator = None,
