@@ -193,8 +193,8 @@ class LearnsRows(GPEstimator):
         """
         self._check_learns()
         space = self._space()
-        new = _with_more(space, list(names)).names
-        added = [name for name in new if name not in set(space.names)]
+        new, known = _with_more(space, list(names)).names, set(space.names)
+        added = [name for name in new if name not in known]
         self._write_down(lambda: {"call": "add_labels", "names": added})
         self._extend(added)
         return self
@@ -448,12 +448,11 @@ class LearnsRows(GPEstimator):
 
     def _extend(self, names: Sequence[Any]) -> NDArray[np.int64]:
         """Have more labels; where those of today, and then the new ones, are among all."""
-        known = list(self._space().names)
-        space = _with_more(self._space(), names)
-        places = np.array([space.names.index(name) for name in known], np.int64) if names else np.arange(len(known))
-        if isinstance(space, LabelSpace):
-            places = np.arange(len(known))
+        known, space = list(self._space().names), _with_more(self._space(), names)
+        order = {name: column for column, name in enumerate(space.names)}
+        every = np.array([order[name] for name in [*known, *names]], np.int64)
         if names:
+            places = every[: len(known)]
             self._relabel(places, len(space))
             counts = np.zeros(len(space), np.int64)
             counts[places] = self.label_counts_
@@ -461,8 +460,7 @@ class LearnsRows(GPEstimator):
             self._gone_labels = {int(places[label]) for label in self._gone_labels}
             self._call(space, [*known, *names], relabelled=True)
             self._changed()
-        order = {name: column for column, name in enumerate(space.names)}
-        return np.array([order[name] for name in [*known, *names]], np.int64)
+        return every
 
     def _call(self, space: LabelSpace | ClassSpace, names: Sequence[Any], *, relabelled: bool = False) -> None:
         """Call labels by the names of a space, which they have in the order of today, and new ones after them."""

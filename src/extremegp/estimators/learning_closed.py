@@ -32,12 +32,13 @@ from extremegp.metrics import TopK
 from extremegp.prediction.label_scatter import LabelScatter
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.latents import CLOSED
+from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.settings.model import ModelSettings
 from extremegp.training.exact_changes import KnownRows, RowChanges, relabelled
 from extremegp.training.landmark_trial import log_scores, recorded
 from extremegp.training.regression import left_out_utilities
 
-_STALE_ROWS, _EXACT_ROWS = 512, 3000
+_STALE_ROWS, _EXACT_ROWS, _SQUARES = 512, 3000, 4
 _LANDMARKS, _BASIS, _YOUNG = "learning.landmarks", "learning.basis", "learning.young"
 
 
@@ -46,6 +47,7 @@ class LearnsInClosedForm(LearnsRows):
 
     model_: VariationalModel
     settings_: ModelSettings
+    max_memory: int | str | None
     _held: HeldRows | None
     # Serial numbers of the rows that landmarks are, -1 of those that are gone.
     _landmarks: NDArray[np.int64]
@@ -97,6 +99,13 @@ class LearnsInClosedForm(LearnsRows):
         if settings.latents == "regression" and settings.n_mean_points < self.n_rows_:
             return f"its regression is on {settings.n_mean_points} of {self.n_rows_} rows; give n_mean_points=N"
         return None
+
+    def _check_learns(self) -> None:
+        super()._check_learns()
+        if self.settings_.is_closed and self._changes is None:
+            # The inverse of the covariance of all rows, and what it takes to work that out.
+            left = memory_left(memory_limit(self.max_memory), 1)
+            check_memory(_SQUARES * 8 * self.n_rows_**2, settings="the number of rows", available=left)
 
     def _may_learn(self) -> bool:
         """Whether the model can learn; of parameters alone, whether there are data of which it could."""
