@@ -107,16 +107,18 @@ class Landmarks(Part):
     @torch.no_grad()
     def exactly(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
         """a(x) of rows in float64: the same whatever rows they are worked out beside."""
-        basis = self._in_double() if self.unrounded is None else self.unrounded
+        basis = self.in_double()
         return torch.cat([block.cpu() @ basis for block in self.kept.covariances(x, torch.float64)])
 
     def unwhitened(self, coefficients: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
         """W c: a(x)'c is k_Z(x)' W c."""
-        basis = self._in_double() if self.unrounded is None else self.unrounded
+        basis = self.in_double()
         return basis @ coefficients
 
-    def _in_double(self) -> Float[Tensor, "M M"]:
+    def in_double(self) -> Float[Tensor, "M M"]:
         """The basis in float64, made once."""
+        if self.unrounded is not None:
+            return self.unrounded
         basis, known = self.basis, self._double
         if known is None or known[0] is not basis or known[1] != basis._version:
             known = self._double = basis, basis._version, basis.double().cpu()
@@ -129,7 +131,7 @@ class Landmarks(Part):
         The features keep their number, and lose the one direction, of length 1, that is returned: W W' = K_Z^-1 becomes
         that of the others.
         """
-        basis = self._in_double() if self.unrounded is None else self.unrounded
+        basis = self.in_double()
         self._double = None
         direction: Tensor = basis[row] / basis[row].norm()
         basis.addr_(basis @ direction, direction, alpha=-1)

@@ -76,6 +76,8 @@ class LearnsInClosedForm(LearnsRows):
             # From the start the regression is what changes will make of it, in float64.
             rows = KnownRows(x, y, np.ones(x.shape[0]) if weights is None else weights)
             RowChanges.of(self.model_, rows, self._young, lambda: rows).settle()
+            # Nothing has changed yet that only float64 could tell: files would be three times as large.
+            self._landmark_features().unrounded = None
 
     def _has_regression(self) -> bool:
         """Whether training found a regression worth while: functions alone may do better."""

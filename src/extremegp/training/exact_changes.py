@@ -372,8 +372,7 @@ class RegressionChanges(RowChanges):
             return
         rotation, values = self.features.rotate()
         landmarks = latents.landmarks
-        basis = landmarks.basis.double().cpu() if landmarks.unrounded is None else landmarks.unrounded
-        landmarks.unrounded = basis @ rotation
+        landmarks.unrounded = landmarks.in_double() @ rotation
         landmarks.basis.copy_(landmarks.unrounded)
         latents.shrinkage.copy_((self.noise * values).clamp(max=1.0))
         latents.covariance = None
