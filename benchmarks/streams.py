@@ -13,7 +13,7 @@ import argparse
 import tempfile
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -49,7 +49,10 @@ def streamed(args: argparse.Namespace, name: str) -> dict[str, Any]:
     tenths = np.array_split(order, 10)
     model = MultiLabelGPClassifier if args.model == "factor" else LabelTreeGPClassifier
     trained = partial(_trained, model, args.seed)
-    found = {method: stream(split.x, split.y, tenths, method, trained, args.seed) for method in args.methods}
+    found = {}
+    for method in args.methods:
+        found[method] = stream(split.x, split.y, tenths, method, trained, args.seed)
+        print(method, *(f"{100 * tenth[0]:.1f}" for tenth in found[method]["precision"]), flush=True)
     rows = [
         (f"{10 * (number + 1)} %", *(" ".join(f"{100 * p:.1f}" for p in found[m]["precision"][number]) for m in found))
         for number in range(9)
@@ -73,21 +76,23 @@ def stream(
         times[what].append(time.perf_counter() - started)
         return result
 
-    if method == "omikuji":
-        return {"precision": _nightly_omikuji(x, y, tenths), "milliseconds": {}, "n_rows": x.shape[0]}
+    peers = {"omikuji": _nightly_omikuji, "river": _river}
+    if method in peers:
+        return {"precision": peers[method](x, y, tenths), "milliseconds": {}, "n_rows": x.shape[0]}
     model = trained(x[tenths[0]], y[tenths[0]])
     precision = []
     for number, rows in enumerate(tenths[1:], start=1):
         if number > 1 and method != "learns":
             before = np.concatenate(tenths[:number])
             model = trained(x[before], y[before])
-        hits = np.zeros((len(rows), max(_RANKS)))
-        for i, row in enumerate(rows):
-            best = timed("predict", model.predict_topk, x[row], max(_RANKS)).labels[0]
-            hits[i] = np.isin(best, y[row].indices)
-            if method != "retrained":
-                timed("learn", model.learn, x[row], y[row])
-        precision.append([float(hits[:, :k].mean()) for k in _RANKS])
+        if method == "retrained":
+            precision.append(_precisions(model.predict_topk(x[rows], max(_RANKS)).labels, y[rows]))
+            continue
+        best = []
+        for row in rows:
+            best.append(timed("predict", model.predict_topk, x[row], max(_RANKS)).labels[0])
+            timed("learn", model.learn, x[row], y[row])
+        precision.append(_precisions(best, y[rows]))
     for name in (
         np.random.default_rng(seed).choice(model.ids_.names, min(200, model.n_rows_ // 4), replace=False).tolist()
     ):
@@ -109,13 +114,41 @@ def _nightly_omikuji(x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64
         with tempfile.TemporaryDirectory() as folder:
             write_xc(Path(folder) / "train.txt", x[before], y[before])
             model = omikuji.Model.train_on_data(f"{folder}/train.txt", omikuji.Model.default_hyper_param())
-        hits = np.zeros((len(rows), max(_RANKS)))
-        for i, row in enumerate(rows):
+        best = []
+        for row in rows:
             pairs = list(zip(x[row].indices.tolist(), x[row].data.tolist(), strict=True))
-            best = [label for label, _ in model.predict(pairs, top_k=max(_RANKS))] if pairs else []
-            hits[i, : len(best)] = np.isin(best, y[row].indices)
-        precision.append([float(hits[:, :k].mean()) for k in _RANKS])
+            best.append([label for label, _ in model.predict(pairs, top_k=max(_RANKS))] if pairs else [])
+        precision.append(_precisions(best, y[rows]))
     return precision
+
+
+def _river(x: csr_matrix, y: csr_matrix, tenths: list[NDArray[np.int64]]) -> list[list[float]]:
+    """Precisions of a logistic regression of each label that has learnt the documents before, one step for each."""
+    from river.linear_model import LogisticRegression
+
+    models = [LogisticRegression() for _ in range(y.shape[1])]
+    precision = []
+    for number, rows in enumerate(tenths):
+        best = []
+        for row in rows:
+            document = dict(zip(x[row].indices.tolist(), x[row].data.tolist(), strict=True))
+            if number:
+                scores = np.array([model.predict_proba_one(document)[True] for model in models])
+                best.append(np.argsort(-scores, kind="stable")[: max(_RANKS)])
+            present = set(y[row].indices.tolist())
+            for label, model in enumerate(models):
+                model.learn_one(document, label in present)
+        if number:
+            precision.append(_precisions(best, y[rows]))
+    return precision
+
+
+def _precisions(best: Sequence[Any], y: csr_matrix) -> list[float]:
+    """Precisions at the ranks of the best labels of each row, of which there may be too few."""
+    hits = np.zeros((len(best), max(_RANKS)))
+    for i, labels in enumerate(best):
+        hits[i, : len(labels)] = np.isin(labels, y[i].indices)
+    return [float(hits[:, :k].mean()) for k in _RANKS]
 
 
 def _trained(model: Any, seed: int, x: csr_matrix, y: csr_matrix) -> Any:
