@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from extremegp.data import FloatCSR
 from extremegp.errors import DataError, SettingsError
+from extremegp.estimators.guarantees import Guarantee
 from extremegp.prediction.decisions import By, Candidates, best_cost, best_f1, expected_f1
 from extremegp.settings.domains import choice, number
 
@@ -27,11 +28,13 @@ class Decisions(NamedTuple):
         labels: in the form of `predict`: lists of names, or an N x K indicator. Rows that are left to people have none.
         expected_f1: of each set, N, as the probabilities have it.
         abstained: which rows are left to people, N.
+        promised: which groups of labels a guarantee is for in each row, N x G; of others every row has its labels.
     """
 
     labels: Any
     expected_f1: NDArray[np.float64]
     abstained: NDArray[np.bool_]
+    promised: NDArray[np.bool_]
 
 
 class Rule(NamedTuple):
@@ -62,8 +65,11 @@ class Rule(NamedTuple):
             np.broadcast_to(thresholds, n_labels),
         )
 
-    def chosen(self, candidates: Candidates) -> NDArray[np.bool_]:
-        """Which candidates are in the set of each row, B x C."""
+    def chosen(self, candidates: Candidates) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+        """Which candidates are in the set of each row, B x C; every row has one, which the second says, B x 1."""
+        return self._taken(candidates), np.ones((len(candidates.labels), 1), np.bool_)
+
+    def _taken(self, candidates: Candidates) -> NDArray[np.bool_]:
         ranks = np.arange(candidates.labels.shape[1])
         if self.by == "threshold":
             likely = candidates.probabilities >= self.thresholds[candidates.labels]
@@ -77,18 +83,19 @@ class Rule(NamedTuple):
 
 
 def decided(
-    blocks: Iterator[tuple[slice, Candidates]], rule: Rule, n_labels: int
-) -> tuple[FloatCSR, NDArray[np.float64]]:
-    """Indicators of the sets of all rows, N x K, and the F1 that is expected of each."""
-    parts, expected = [], []
+    blocks: Iterator[tuple[slice, Candidates]], rule: Rule | Guarantee, n_labels: int
+) -> tuple[FloatCSR, NDArray[np.float64], NDArray[np.bool_]]:
+    """Indicators of the sets of all rows, N x K, the F1 that is expected of each, and the groups with a set, N x G."""
+    parts, expected, promised = [], [], []
     for _, candidates in blocks:
-        chosen = rule.chosen(candidates)
+        chosen, of_groups = rule.chosen(candidates)
+        promised.append(of_groups)
         rows, places = np.nonzero(chosen)
         entries = np.ones(len(rows), np.float32), (rows, candidates.labels[rows, places])
         parts.append(scipy.sparse.csr_matrix(entries, shape=(len(chosen), n_labels)))
         expected.append(expected_f1(candidates, chosen))
     stacked: Any = scipy.sparse.vstack(parts, format="csr")
-    return scipy.sparse.csr_matrix(stacked), np.concatenate(expected)
+    return scipy.sparse.csr_matrix(stacked), np.concatenate(expected), np.concatenate(promised)
 
 
 def best_thresholds(

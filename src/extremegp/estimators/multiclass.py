@@ -19,6 +19,7 @@ from extremegp.data.soft_labels import are_class_probabilities, class_probabilit
 from extremegp.engine.likelihoods import Likelihood
 from extremegp.errors import DataError
 from extremegp.estimators.base import RowEstimator, check_columns
+from extremegp.estimators.class_sets import DecidesClasses
 from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import check_lengths
@@ -43,6 +44,7 @@ class MultiClassGPClassifier(
     LearnsInClosedForm,
     RowEstimator,
     LearnsClasses,
+    DecidesClasses,
 ):
     """Classification into one of K classes by sparse variational Gaussian processes (T chapter 3; X).
 

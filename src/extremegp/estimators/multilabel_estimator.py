@@ -19,6 +19,7 @@ from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.decisions import Decisions, Per, Rule, best_thresholds, decided
 from extremegp.estimators.fitting import check_lengths, named_columns
+from extremegp.estimators.guarantees import Groups, Guarantee, label_groups, labelled_blocks
 from extremegp.estimators.parameters import TextParameters
 from extremegp.estimators.weights import first_gains, weighted_mean
 from extremegp.label_tree import LabelTreePredictor
@@ -127,7 +128,7 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
     def decide(
         self,
         X: Any,
-        by: By = "f1",
+        by: By | Guarantee = "f1",
         *,
         cost_wrong: float = 1.0,
         cost_missed: float = 1.0,
@@ -141,8 +142,8 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         Args:
             X: as in `fit`.
             by: "f1", the set with the highest expected F1 of the row; "cost", the one with the lowest expected cost;
-                "size", the most probable labels; "threshold", all labels of a probability at least that. Sets are
-                chosen of the 400 most probable labels of a row.
+                "size", the most probable labels; "threshold", all labels of a probability at least that; or sets that
+                keep what `guarantee` promised. Sets are chosen of the 400 most probable labels of a row.
             cost_wrong: of a label that does not apply, for "cost".
             cost_missed: of a label that is missed.
             size: how many labels, for "size".
@@ -157,19 +158,69 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         check_is_fitted(self, "model_")
         n_labels = self.settings_.n_labels
         costs: dict[str, Any] = {"cost_wrong": cost_wrong, "cost_missed": cost_missed}
-        rule = Rule.of(by, n_labels, size=size, threshold=threshold, **costs)
+        rule: Rule | Guarantee
+        if isinstance(by, Guarantee):
+            by.check(n_labels, ("recall", "precision", "all"))
+            rule = by
+        else:
+            rule = Rule.of(by, n_labels, size=size, threshold=threshold, **costs)
         for name, value in {"least_f1": least_f1, "least_novelty": least_novelty}.items():
             if value is not None:
                 number(name, value, low=0, high=1)
         x = self._transform(X)
-        chosen, expected = decided(self._likeliest(x), rule, n_labels)
-        abstained = np.zeros(x.shape[0], np.bool_)
+        chosen, expected, promised = decided(self._likeliest(x), rule, n_labels)
+        abstained = np.asarray(~promised.any(axis=1))
         if least_f1 is not None:
             abstained |= expected < least_f1
         if least_novelty is not None:
             abstained |= self.novelty_of(X, x) < least_novelty
         kept = scipy.sparse.diags_array((~abstained).astype(np.float64)) @ chosen
-        return Decisions(self._as_targets(scipy.sparse.csr_matrix(kept, dtype=np.int64)), expected, abstained)
+        labels = self._as_targets(scipy.sparse.csr_matrix(kept, dtype=np.int64))
+        return Decisions(labels, expected, abstained, promised)
+
+    def guarantee(
+        self,
+        X: Any,
+        Y: Any,
+        promise: Literal["recall", "precision", "all"] = "recall",
+        level: float = 0.9,
+        *,
+        per: Groups = "all",
+        confidence: float = 0.9,
+    ) -> Guarantee:
+        """A promise that sets of labels of rows like these will keep: give it to `decide`.
+
+        It holds for rows that are exchangeable with these, whatever the probabilities are worth; see
+        `extremegp.prediction.guarantees`. Where the candidates of rows are too few for it, it is for the surest rows
+        alone, and the others are left to people.
+
+        Args:
+            X: N rows that the model was not trained on, as in `fit`.
+            Y: their labels; names that training never saw count as labels that sets miss.
+            promise: "recall": of the true labels of a row a set has at least `level` in expectation; "all": it has all
+                of them with that probability; "precision": of the labels of a set that many are true in the mean over
+                sets that are not empty.
+            level: how much.
+            per: for "all" labels at once, or for each "band" of them by frequency by itself: five with about as many
+                training labels each, from rare to frequent.
+            confidence: that a promise of precision holds.
+
+        Raises:
+            DataError: X or Y cannot be used, or too little can be promised by these rows.
+            SettingsError: an argument is outside its domain, or the model is one of counts.
+        """
+        choice("promise", promise, ("recall", "precision", "all"))
+        number("level", level, low=0, high=1, open_low=True)
+        number("confidence", confidence, low=0, high=1, open_low=True)
+        groups = label_groups(self.label_counts_, per)
+        y, x = self.encode_labels(Y), self._transform(X)
+        check_lengths(x, y)
+        lists = frames.lists_of(Y)
+        n_unknown = np.zeros(y.shape[0], np.int64)
+        if lists is not None and self.label_space_ is not None:
+            n_unknown = np.array([len(set(names)) for names in lists]) - np.diff(y.indptr)
+        blocks = labelled_blocks(self._likeliest(x), y, n_unknown, groups)
+        return Guarantee.of(blocks, groups, promise=promise, level=level, confidence=confidence)
 
     def best_thresholds(self, X: Any, Y: Any, per: Per = "all") -> NDArray[np.float64]:
         """Thresholds for `decide` with the highest F1 on labelled rows that training has not seen, K.

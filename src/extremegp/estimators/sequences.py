@@ -24,11 +24,11 @@ from extremegp.engine.likelihoods import Likelihood
 from extremegp.engine.likelihoods.linear_chain import ChainDraws
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import VariationalEstimator
-from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.distances import TellsTokenNovelty, fit_novelty, read_once
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.parameters import TrainingParameters
+from extremegp.estimators.sequence_sets import DecidesSequences
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import without_absent
 from extremegp.prediction.predictor import Predictor
@@ -41,7 +41,7 @@ _MOST_DRAWS = 100_000
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEstimator, ClassEstimator):
+class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEstimator, DecidesSequences):
     """Sequence labelling by structured (deep) Gaussian processes (D chapter 4).
 
     Every token has a utility for each label, a function of its features, and every pair of neighbouring labels has one
@@ -362,6 +362,11 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
             return codes, space
         every = ClassSpace(encode_classes([*self.labels, *space.names], "labels and y together")[1])
         return every.encode(space.decode(codes)), every
+
+    def _codes_of(self, X: Any, y: Any) -> list[NDArray[np.int64]]:
+        lengths = self._features(X)[1]
+        codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
+        return np.split(codes, np.cumsum(lengths)[:-1])
 
     def _features(self, X: Any) -> tuple[FloatMatrix, NDArray[np.int64]]:
         check_is_fitted(self, "model_")

@@ -238,7 +238,7 @@ def _sets(classifier: MultiLabelEstimator, predictor: Any, inputs: Any, request:
         threshold=asked.threshold,
     )
     for _, candidates in predictor.likeliest(inputs, min(MOST_LABELS, n_labels)):
-        chosen = rule.chosen(candidates)
+        chosen, _ = rule.chosen(candidates)
         if asked.least_f1 is not None:
             chosen &= (expected_f1(candidates, chosen) >= asked.least_f1)[:, None]
         # Those of one threshold, too, are the first: rows end where no set goes on.
