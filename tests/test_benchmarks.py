@@ -43,6 +43,7 @@ SCRIPTS = (
     "latency.py",
     "streams.py",
     "decisions.py",
+    "guarantees.py",
     "serving.py",
     "derived_sets.py",
     "prediction_speed.py",
@@ -427,6 +428,15 @@ def test_decisions_are_compared(tmp_path: Path, datasets: Path) -> None:
     assert found["example_f1"].keys() == {"best", "half", "all", "band", "label"}
     assert found["example_f1"]["best"]["mean"] > 0.5
     assert "left to people" in output
+
+
+@pytest.mark.slow
+def test_promises_are_kept(tmp_path: Path, datasets: Path) -> None:
+    options = ("--sets", "tiny", "--methods", "extremegp", "--level", "0.8", "--splits", "5")
+    _, result = run(tmp_path, "guarantees.py", *options, datasets=datasets)
+    found = result["results"]["tiny: extremegp"]["all"]
+    assert abs(found["recall"][0] - 0.8) < 0.1
+    assert found["kept"] == [1.0]
 
 
 @pytest.mark.slow

@@ -19,6 +19,7 @@ from extremegp.cli.demo import demo
 from extremegp.cli.evaluate import evaluate
 from extremegp.cli.export import export
 from extremegp.cli.forget import forget
+from extremegp.cli.guarantee import guarantee
 from extremegp.cli.info import info
 from extremegp.cli.learn import learn
 from extremegp.cli.predict import predict
@@ -37,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, predict, evaluate, learn, forget, serve, export, convert, info, presets):
+for _command in (demo, train, predict, evaluate, guarantee, learn, forget, serve, export, convert, info, presets):
     # The text at the top of a command's file is what its --help says.
     app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 

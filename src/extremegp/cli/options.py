@@ -300,6 +300,28 @@ LeastF1 = Annotated[
         "--least-f1", metavar="F1", help="Give no labels where the expected F1 of the set is less: ask a person."
     ),
 ]
+Promise = Annotated[
+    Path | None,
+    typer.Option(
+        "--promise",
+        metavar="FILE",
+        help="Give each row the set of labels that keeps what `extremegp guarantee` promised in FILE.",
+    ),
+]
+Promised = Annotated[
+    Literal["recall", "precision", "all"] | None,
+    typer.Option("--promise", help="What sets are to hold, of many labels per row; recall by default."),
+]
+Level = Annotated[float, typer.Option("--level", metavar="SHARE", help="How much of it.")]
+PromisedPer = Annotated[
+    Literal["all", "band", "class"],
+    typer.Option("--per", help="For all labels together, each band of them by frequency, or each class."),
+]
+Confidence = Annotated[
+    float | None,
+    typer.Option("--confidence", metavar="SHARE", help="That a promise of precision holds; 0.9 by default."),
+]
+PromiseOut = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="Where to write the guarantee, as JSON.")]
 DecodingChoice = Annotated[
     Decoding | None,
     typer.Option(

@@ -18,7 +18,8 @@ that a vocabulary names have these names too ("names", "name").
 With --uncertainty .jsonl has the keys total, aleatoric, epistemic, variance
 and novelty too, .tsv and .csv have such columns; with --novelty-threshold
 the key or column novel, true or false. With --decide a row has the labels of
-its set, and none where that is best or --least-f1 says so.
+its set, and none where that is best or --least-f1 says so; likewise with
+--promise, where a row that nothing can be promised for has none.
 
 \b
 Sequences: the columns of DATA, its labels among them if it has them, then
@@ -81,6 +82,7 @@ def predict(
     cost_wrong: options.CostWrong = None,
     cost_missed: options.CostMissed = None,
     least_f1: options.LeastF1 = None,
+    promise: options.Promise = None,
     given: options.Given = None,
     uncertainty: options.Uncertainty = False,
     novelty_threshold: options.NoveltyThreshold = None,
@@ -121,6 +123,7 @@ def predict(
         top_k=top_k,
         by=by or "probability",
         decide=decision_of(decide, threshold, cost_wrong, cost_missed, least_f1),
+        promise=promise,
         given=given,
         uncertainty=uncertainty,
         novelty_threshold=novelty_threshold,

@@ -11,28 +11,34 @@ from extremegp.engine.part import Part
 from extremegp.engine.selection import Selection
 from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.class_sets import ClassDecisions
 from extremegp.estimators.decisions import Decisions
 from extremegp.estimators.explanations import Explanation, Share
+from extremegp.estimators.guarantees import Guarantee
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.learning import Staleness
 from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
 from extremegp.estimators.replay import do_again
+from extremegp.estimators.sequence_sets import SequenceDecisions
 from extremegp.estimators.sequences import SequenceGPClassifier
 from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty, UtilityMoments
 from extremegp.storage import journal, models
 
 __all__ = [
+    "ClassDecisions",
     "Decisions",
     "Explanation",
     "GPEstimator",
+    "Guarantee",
     "LabelTreeGPClassifier",
     "LabelUncertainty",
     "MultiClassGPClassifier",
     "MultiLabelEstimator",
     "MultiLabelGPClassifier",
     "Selection",
+    "SequenceDecisions",
     "SequenceGPClassifier",
     "Share",
     "Staleness",

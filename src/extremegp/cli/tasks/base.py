@@ -148,6 +148,7 @@ class PredictRequest:
     top_k: int
     by: RankedBy
     decide: Decision | None
+    promise: Path | None
     given: Path | None
     uncertainty: bool
     novelty_threshold: float | None

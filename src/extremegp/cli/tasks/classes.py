@@ -11,7 +11,7 @@ from extremegp.cli.options import ModelKind
 from extremegp.cli.rows import Known, class_codes, class_space, read
 from extremegp.cli.tasks import reports
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, TrainRequest
-from extremegp.cli.tasks.rows import RowTask
+from extremegp.cli.tasks.rows import RowTask, promised_by, sets_of
 from extremegp.cli.writing import Best
 from extremegp.errors import SettingsError
 from extremegp.presets import CLASS_PRESETS
@@ -104,4 +104,10 @@ class OneClass(RowTask["MultiClassGPClassifier"]):
     def best(
         self, classifier: MultiClassGPClassifier, predictor: Any, inputs: Any, k: int, request: PredictRequest
     ) -> Iterator[Best]:
-        return (Best(best.labels, probabilities) for _, best, probabilities in predictor.top(inputs, k))
+        promised = promised_by(request.promise, classifier, ("class",))
+        if promised is None:
+            return (Best(best.labels, probabilities) for _, best, probabilities in predictor.top(inputs, k))
+        from extremegp.prediction.decisions import MOST_LABELS
+
+        blocks = predictor.likeliest(inputs, min(MOST_LABELS, len(classifier.classes_)))
+        return (sets_of(candidates, promised.chosen(candidates)[0]) for _, candidates in blocks)

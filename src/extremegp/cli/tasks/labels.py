@@ -17,13 +17,14 @@ from extremegp.cli.settings import parse_settings
 from extremegp.cli.tasks import reports
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, TrainRequest
 from extremegp.cli.tasks.kind_trial import tried_kind
-from extremegp.cli.tasks.rows import RowTask
+from extremegp.cli.tasks.rows import RowTask, promised_by, sets_of
 from extremegp.cli.writing import Best
 from extremegp.errors import DataError, SettingsError
 from extremegp.presets import PRESETS
 
 if TYPE_CHECKING:
     from extremegp.estimators import MultiLabelEstimator
+    from extremegp.estimators.guarantees import Guarantee
     from extremegp.metrics import LabelMetrics, Reliability, RowRisks, TopK
 
 FACTOR_LABELS, MOST_TRIED_LABELS = 2000, 100_000
@@ -185,15 +186,19 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         for option, value in {"given": request.given, "approximate": request.approximate}.items():
             if value is not None and option in classifier.cannot_take:
                 raise SettingsError(classifier.cannot_take[option])
-        if request.decide is not None and (request.given is not None or request.approximate is not None):
-            raise SettingsError("--decide looks at all labels: leave out it, or --given and --approximate")
+        for option, is_asked in {"decide": request.decide is not None, "promise": request.promise is not None}.items():
+            if is_asked and (request.given is not None or request.approximate is not None):
+                raise SettingsError(f"--{option} looks at all labels: leave out it, or --given and --approximate")
+        if request.decide is not None and request.promise is not None:
+            raise SettingsError("--decide and --promise both say what sets to give: leave out one")
         super().predict(classifier, request, report)
 
     def best(
         self, classifier: MultiLabelEstimator, predictor: Any, inputs: Any, k: int, request: PredictRequest
     ) -> Iterator[Best]:
-        if request.decide is not None:
-            yield from _sets(classifier, predictor, inputs, request)
+        if request.promise is not None or request.decide is not None:
+            rule = promised_by(request.promise, classifier, ("recall", "precision", "all"))
+            yield from _sets(classifier, predictor, inputs, request, rule)
             return
         if request.approximate is not None:
             index = classifier.label_index()
@@ -220,31 +225,30 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         return {"approximate": setting._asdict()}
 
 
-def _sets(classifier: MultiLabelEstimator, predictor: Any, inputs: Any, request: PredictRequest) -> Iterator[Best]:
+def _sets(
+    classifier: MultiLabelEstimator, predictor: Any, inputs: Any, request: PredictRequest, promised: Guarantee | None
+) -> Iterator[Best]:
     """The sets of labels of rows, a block at a time."""
-    import numpy as np
-
     from extremegp.estimators.decisions import Rule
     from extremegp.prediction.decisions import MOST_LABELS, expected_f1
 
     asked, n_labels = request.decide, len(classifier.classes_)
-    assert asked is not None
-    rule = Rule.of(
-        asked.by,
-        n_labels,
-        cost_wrong=asked.cost_wrong,
-        cost_missed=asked.cost_missed,
-        size=request.top_k,
-        threshold=asked.threshold,
-    )
+    rule: Rule | Guarantee | None = promised
+    if asked is not None:
+        rule = Rule.of(
+            asked.by,
+            n_labels,
+            cost_wrong=asked.cost_wrong,
+            cost_missed=asked.cost_missed,
+            size=request.top_k,
+            threshold=asked.threshold,
+        )
+    assert rule is not None
     for _, candidates in predictor.likeliest(inputs, min(MOST_LABELS, n_labels)):
         chosen, _ = rule.chosen(candidates)
-        if asked.least_f1 is not None:
+        if asked is not None and asked.least_f1 is not None:
             chosen &= (expected_f1(candidates, chosen) >= asked.least_f1)[:, None]
-        # Those of one threshold, too, are the first: rows end where no set goes on.
-        width = max(1, int(chosen.sum(axis=1).max(initial=1)))
-        labels, p = candidates.labels[:, :width], candidates.probabilities[:, :width].astype(np.float32)
-        yield Best(np.where(chosen[:, :width], labels, -1), np.where(chosen[:, :width], p, 0))
+        yield sets_of(candidates, chosen)
 
 
 class Measured(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
 
 from extremegp.cli import writing
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from extremegp.data import ClassSpace, Vocabulary
+    from extremegp.estimators.guarantees import Guarantee
+    from extremegp.prediction.decisions import Candidates
     from extremegp.progress import ProgressBar
 
 
@@ -158,8 +161,9 @@ class RowTask(Task[Classifier]):
             bar.close()
         seconds, what = report.seconds, self.label[1]
         best = f"the {request.top_k} best of {len(names)} {what} each"
-        if request.decide is not None:
-            best = f"sets of {len(names)} {what}, by {request.decide.by}"
+        if request.decide is not None or request.promise is not None:
+            by = request.promise if request.decide is None else request.decide.by
+            best = f"sets of {len(names)} {what}, by {by}"
         report.lines(f"{n_rows} rows, {best}, to {request.out} in {seconds:.1f} s")
         result = {
             "out": str(request.out),
@@ -207,6 +211,33 @@ class RowTask(Task[Classifier]):
                 name = f"{n_rows + done} rows"
                 bar.show(name, share, 1.0, f"{name}, {100 * share:.0f} %, ")
             n_rows += block.n_rows
+
+
+def promised_by(path: Path | None, classifier: Any, promises: tuple[str, ...]) -> Guarantee | None:
+    """The guarantee in a file, if one was named.
+
+    Raises:
+        DataError: it cannot be read.
+        SettingsError: it is for another model.
+    """
+    if path is None:
+        return None
+    from extremegp.estimators.guarantees import Guarantee
+
+    found = Guarantee.load(path)
+    found.check(len(classifier.classes_), promises)
+    return found
+
+
+def sets_of(candidates: Candidates, chosen: NDArray[np.bool_]) -> writing.Best:
+    """Sets of candidates: those that are chosen first, and nothing after them."""
+    import numpy as np
+
+    order = np.argsort(~chosen, axis=1, kind="stable")[:, : max(1, int(chosen.sum(axis=1).max(initial=1)))]
+    taken, labels, p = (
+        np.take_along_axis(each, order, axis=1) for each in (chosen, candidates.labels, candidates.probabilities)
+    )
+    return writing.Best(np.where(taken, labels, -1), np.where(taken, p, 0).astype(np.float32))
 
 
 def _measures(request: PredictRequest) -> tuple[str, ...]:
