@@ -351,6 +351,15 @@ NoveltyThreshold = Annotated[
         "training is marked too. Rows need .jsonl, .tsv or .csv.",
     ),
 ]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Say why: of every predicted label the shares of training documents and of features. Needs .jsonl, or "
+        ".txt for tables to read, and a model that keeps its training rows; each row takes as long as hundreds of "
+        "predictions. Not for sequences.",
+    ),
+]
 Approximate = Annotated[
     float | None,
     typer.Option(

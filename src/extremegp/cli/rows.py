@@ -103,6 +103,11 @@ def n_rows_of(X: Any) -> int:
     return len(X) if isinstance(X, list) else X.shape[0]
 
 
+def some_rows(X: Any, rows: slice) -> Any:
+    """Some rows of inputs."""
+    return {name: part[rows] for name, part in X.items()} if isinstance(X, dict) else X[rows]
+
+
 def _known_inputs(features: Any) -> tuple[Inputs, int | None]:
     """What a features step takes, and D of vectors."""
     if features.kind == "blocks":

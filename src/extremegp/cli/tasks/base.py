@@ -151,6 +151,7 @@ class PredictRequest:
     given: Path | None
     uncertainty: bool
     novelty_threshold: float | None
+    explain: bool
     approximate: float | None
     k_best: int | None
     probabilities: bool
