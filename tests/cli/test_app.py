@@ -18,7 +18,20 @@ import extremegp.data
 from extremegp.cli import app
 from extremegp.cli.app import OneLineErrors
 
-_COMMANDS = ("demo", "train", "predict", "evaluate", "learn", "forget", "serve", "export", "convert", "info", "presets")
+_COMMANDS = (
+    "demo",
+    "train",
+    "predict",
+    "evaluate",
+    "report",
+    "learn",
+    "forget",
+    "serve",
+    "export",
+    "convert",
+    "info",
+    "presets",
+)
 _HEAVY = ("torch", "sklearn", "numba")
 _COLOUR_VARIABLES = ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "TTY_COMPATIBLE", "TTY_INTERACTIVE")
 

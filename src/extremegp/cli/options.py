@@ -414,6 +414,15 @@ Threshold = Annotated[
         help="Predict labels of this probability or more, by default 0.5. For many labels per row.",
     ),
 ]
+ReportFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write: .html.")]
+Title = Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Of the page; by default MODEL on DATA.")]
+NoRows = Annotated[
+    bool,
+    typer.Option("--no-rows", help="Leave out what rows of DATA say, and what they are called, as of private data."),
+]
+ReportSeed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**32 - 1, help="Decides which rows are drawn, for intervals and examples.")
+]
 SourceData = Annotated[
     Path, typer.Argument(metavar="DATA", help="Data with many labels per row; '-' is standard input.")
 ]

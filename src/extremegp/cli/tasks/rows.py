@@ -5,6 +5,8 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
 
 from extremegp.cli import explaining, writing
@@ -13,8 +15,8 @@ from extremegp.cli.input_blocks import InputBlock, input_blocks, joined
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
 from extremegp.cli.parameters import parameter_types
-from extremegp.cli.rows import Known, Rows, class_codes, read, some_rows
-from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest, check_threshold
+from extremegp.cli.rows import Known, Rows, class_codes, naming, read, some_rows
+from extremegp.cli.tasks.base import Classifier, Labelled, PredictRequest, Task, Training, TrainRequest, check_threshold
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -134,6 +136,13 @@ class RowTask(Task[Classifier]):
             validation = replace(validation, format=source.kind)
         self.check_source(validation, request.because)
         return validation
+
+    def labelled(self, classifier: Classifier, source: Source, model: Path) -> Labelled:
+        self.check_source(source, f"{model} is for {self.per_row}")
+        rows = read(source, one_class=self.one_class, known=Known.of_model(classifier))
+        titles = self.titles(classifier, rows.vocabulary)
+        dropped = [f"{rows.n_dropped} rows without a label are left out."] if rows.n_dropped else []
+        return Labelled(rows.X, rows.y, partial(naming, source), rows.ids, titles, (*rows.notes, *dropped))
 
     @abstractmethod
     def best(
