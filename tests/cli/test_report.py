@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
 import os
 from pathlib import Path
@@ -43,6 +44,7 @@ def test_the_figures_of_many_labels_are_those_of_evaluate(
     assert "green, dark" in page.text
     assert "test.txt" in page.text
     assert "hash of its numbers" in page.text
+    assert hashlib.sha256((files / "test.txt").read_bytes()).hexdigest() in page.text
 
 
 def test_the_figures_of_classes_are_those_of_evaluate(

@@ -28,6 +28,7 @@ Examples:
 
 from __future__ import annotations
 
+import hashlib
 from typing import Any
 
 import typer
@@ -93,7 +94,7 @@ def report(
 
     found = task.labelled(classifier, source, model)
     called = "standard input" if str(data) == "-" else data.name
-    facts: dict[str, Any] = {"source": called, "seed of this report": f"{seed}"}
+    facts: dict[str, Any] = {"source": called, **_hash(source), "seed of this report": f"{seed}"}
     with found.naming():
         made = make_report(
             classifier,
@@ -126,3 +127,11 @@ def report(
             "seconds": told.seconds,
         }
     )
+
+
+def _hash(source: Source) -> dict[str, str]:
+    """What tells the file from any other, if it is one."""
+    if not source.path.is_file():
+        return {}
+    with source.path.open("rb") as stream:
+        return {"SHA-256 of the file": hashlib.file_digest(stream, "sha256").hexdigest()}

@@ -221,18 +221,20 @@ def issue_table(
     instead = any(each.instead >= 0 for each in issues)
     lines = []
     for place, each in enumerate(issues):
-        line: list[Any] = [Cell(text(called[place], 60), each.row)]
-        line += [text(names[each.label]), "has it" if each.present else "has it not", _small(each.probability)]
-        if instead:
-            line += [text(names[each.instead]), _small(each.of_instead)]
+        row: Markup = text(called[place], 60)
         if texts is not None:
-            line.append(text(texts[place], 90))
+            row = joined([row, " ", element("small", text(texts[place], 110))])
+        line: list[Any] = [Cell(row, each.row), text(names[each.label])]
+        if instead:
+            line += [_small(each.probability), text(names[each.instead]), _small(each.of_instead)]
+        else:
+            line += ["has it" if each.present else "lacks it", _small(each.probability)]
         lines.append(line)
-    columns = [Column("row", False), Column(what[0], False), Column("the row", False), Column("p")]
+    columns = [Column("row", False), Column(what[0], False)]
     if instead:
-        columns += [Column("rather", False), Column("its p")]
-    if texts is not None:
-        columns.append(Column("says", False))
+        columns += [Column("p"), Column("rather", False), Column("its p")]
+    else:
+        columns += [Column("the row", False), Column("p")]
     return table(f"{what[1].capitalize()} to look at, {len(issues)} at most", columns, lines, name="issue-table")
 
 

@@ -131,7 +131,7 @@ def cards(figures: Sequence[Figure], metrics: Mapping[str, float], intervals: Ma
         shown.append(
             element(
                 "li",
-                each.name,
+                each.name.replace("_", " "),
                 element("b", cell(each, metrics[each.name]).shown),
                 element("small", between or "\N{NO-BREAK SPACE}"),
             )

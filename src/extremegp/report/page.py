@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import time
+import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -179,7 +180,7 @@ def make_report(
             ),
         ),
     }
-    with clock.part("novelty"):
+    with clock.part("novelty"), _said_before():
         parts["novelty"] = (
             "Do the data look like the training data?",
             sections.novelty(model, X, n_rows, task.unit[1], seed),
@@ -190,7 +191,7 @@ def make_report(
             f"{task.label[1].capitalize()} that are probably wrong",
             _issues(model, X, issues, ids, names, task, show_rows),
         )
-    with clock.part("examples and explanations"):
+    with clock.part("examples and explanations"), _said_before():
         shown = paragraph("What rows say is left out of this page.", class_="soft")
         if show_rows:
             shown = _examples(model, X, y, findings, ids, names)
@@ -203,6 +204,14 @@ def make_report(
     parts["times"] = "Times", sections.times(clock.seconds, n_rows, task.unit[0])
     html = _assembled(title, lead, parts)
     return Report(html, findings.metrics, intervals, n_rows)
+
+
+@contextmanager
+def _said_before() -> Iterator[None]:
+    """Without warnings of rows that were read before, and warned of then."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        yield
 
 
 class _Clock:
@@ -257,9 +266,10 @@ def _issues(
     task: _Task,
     show_rows: bool,
 ) -> Markup:
+    lacking = ", and those that they lack though it finds them likely" if task is _LABELS else ""
     told = paragraph(
-        "Labels that rows have though the model finds them unlikely, and those that they have not though it finds them "
-        "likely. Some are mistakes of the data, the others of the model: people have to look.",
+        f"{task.label[1].capitalize()} that {task.counted} have though the model finds them unlikely{lacking}. Some "
+        "are mistakes of the data, the others of the model: people have to look."
     )
     if isinstance(model, SequenceGPClassifier):
         lengths = np.array([len(tokens) for tokens in X])
