@@ -20,9 +20,9 @@ import common
 import numpy as np
 
 from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
-from extremegp.cli.tasks.labels import measure_top
 from extremegp.label_tree.model import row_blocks
 from extremegp.metrics import TopK, propensities
+from extremegp.metrics.measured import measure_top
 from extremegp.prediction.predictor import Ranked
 
 SETS = "debian_depends,human_gene_pubmed,moby_thesaurus,yso_finna_en"

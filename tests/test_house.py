@@ -33,6 +33,7 @@ ROOMS = (
     "testing",
     "export",
     "server",
+    "report",
     "cli",
 )
 

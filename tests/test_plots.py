@@ -17,6 +17,7 @@ from scipy.sparse import coo_array, csr_matrix
 
 from extremegp import plots
 from extremegp.errors import DataError, SettingsError
+from extremegp.estimators import Explanation, Share
 from extremegp.metrics import LabelMetrics, PrecisionRecall, Reliability, RiskCoverage, risk_coverage
 
 HALVES = Reliability(np.array([0.25, np.nan, 0.75]), np.array([0.5, np.nan, 0.75]), np.array([3, 0, 1]))
@@ -295,3 +296,22 @@ def test_without_matplotlib_the_error_names_the_extra() -> None:
         "else:\n"
         "    raise AssertionError('drew without Matplotlib')\n"
     )
+
+
+def test_an_explanation_is_drawn_as_bars_of_documents_and_of_features() -> None:
+    documents = [Share("first $id$", 0.3), Share("second\n" + 60 * "x", -0.1), Share("others", 0.2)]
+    features = [Share("word", 0.5), Share("others", -0.1)]
+    why = Explanation("label", 0.75, 0.1, 0.5, documents, features, {})
+    figure = plots.explanation_bars(why)
+    for axis, shares in zip(figure.axes, (documents, features), strict=True):
+        assert [bar.get_width() for bar in axis.patches] == [each.share for each in shares]
+        assert axis.get_ylim()[0] > axis.get_ylim()[1]
+    names = [text.get_text() for text in figure.axes[0].get_yticklabels()]
+    assert names[0] == r"first \$id\$"
+    assert names[1].startswith("second xxx")
+    assert len(names[1]) == 40
+    assert figure.axes[0].get_title() == "label: p 0.750\n10.0 % of all documents, 50.0 % of those like this one"
+    assert figure._repr_png_().startswith(b"\x89PNG")  # type: ignore[attr-defined]
+    assert plots.explanation_bars(why, title="why").axes[0].get_title() == "why"
+    with pytest.raises(DataError, match="documents and of features"):
+        plots.explanation_bars(why._replace(features=[]))

@@ -24,6 +24,7 @@ _COMMANDS = (
     "predict",
     "evaluate",
     "guarantee",
+    "report",
     "learn",
     "forget",
     "serve",

@@ -24,6 +24,7 @@ from extremegp.cli.info import info
 from extremegp.cli.learn import learn
 from extremegp.cli.predict import predict
 from extremegp.cli.presets import presets
+from extremegp.cli.report import report
 from extremegp.cli.serve import serve
 from extremegp.cli.train import train
 from extremegp.errors import SettingsError
@@ -38,7 +39,22 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, predict, evaluate, guarantee, learn, forget, serve, export, convert, info, presets):
+_COMMANDS = (
+    demo,
+    train,
+    predict,
+    evaluate,
+    report,
+    guarantee,
+    learn,
+    forget,
+    serve,
+    export,
+    convert,
+    info,
+    presets,
+)
+for _command in _COMMANDS:
     # The text at the top of a command's file is what its --help says.
     app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from extremegp.cli import options
 from extremegp.cli.console import Report
-from extremegp.cli.tasks.labels import measure, shown
+from extremegp.cli.tasks.labels import shown
 
 if TYPE_CHECKING:
     import numpy as np
@@ -43,6 +43,7 @@ def demo(
     from extremegp.datasets import load_debtags
     from extremegp.estimators import MultiLabelGPClassifier
     from extremegp.metrics import propensities
+    from extremegp.metrics.measured import measure
     from extremegp.storage.models import check_writable
 
     if save is not None:

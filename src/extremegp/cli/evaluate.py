@@ -116,7 +116,7 @@ def evaluate(
 ) -> None:
     """Look up the model's task, and let it measure the model."""
     report = Report(json, quiet)
-    ranks = _ranks(ks)
+    at = ranks(ks)
     if threshold is not None and not 0 < threshold <= 1:
         raise SettingsError(f"--threshold must be a probability above 0 and at most 1; it is {threshold:g}")
     for file in filter(None, (per_class, plot)):
@@ -124,22 +124,32 @@ def evaluate(
     check_input(data)
     source = Source.of(data, context.params)
     classifier, task = load_model(model, quiet=quiet)
-    parameters = _propensity_parameters(propensity or "default")
+    parameters = propensity_parameters(propensity or "default")
     refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = EvaluateRequest(
-        model, source, ranks, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding
+        model, source, at, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding
     )
     task.evaluate(classifier, request, report)
 
 
-def _ranks(text: str) -> list[int]:
+def ranks(text: str) -> list[int]:
+    """What --ks says.
+
+    Raises:
+        SettingsError: it is no list of ranks.
+    """
     parts = text.split(",")
     if not all(part.strip().isdecimal() and 0 < int(part) <= 10**6 for part in parts):
         raise SettingsError(f"--ks must be positive integers such as 1,3,5; it is {text!r}")
     return sorted({int(part) for part in parts})
 
 
-def _propensity_parameters(text: str) -> tuple[float, float]:
+def propensity_parameters(text: str) -> tuple[float, float]:
+    """What --propensity says.
+
+    Raises:
+        SettingsError: it is neither a name nor two numbers.
+    """
     from extremegp.metrics import PROPENSITY_PRESETS
 
     if text in PROPENSITY_PRESETS:

@@ -373,6 +373,15 @@ NoveltyThreshold = Annotated[
         "training is marked too. Rows need .jsonl, .tsv or .csv.",
     ),
 ]
+Explain = Annotated[
+    bool,
+    typer.Option(
+        "--explain",
+        help="Say why: of every predicted label the shares of training documents and of features. Needs .jsonl, or "
+        ".txt for tables to read, and a model that keeps its training rows; each row takes as long as hundreds of "
+        "predictions. Not for sequences.",
+    ),
+]
 Approximate = Annotated[
     float | None,
     typer.Option(
@@ -426,6 +435,15 @@ Threshold = Annotated[
         metavar="P",
         help="Predict labels of this probability or more, by default 0.5. For many labels per row.",
     ),
+]
+ReportFile = Annotated[Path, typer.Option("--out", "-o", metavar="FILE", help="The page to write: .html.")]
+Title = Annotated[str | None, typer.Option("--title", metavar="TEXT", help="Of the page; by default MODEL on DATA.")]
+NoRows = Annotated[
+    bool,
+    typer.Option("--no-rows", help="Leave out what rows of DATA say, and what they are called, as of private data."),
+]
+ReportSeed = Annotated[
+    int, typer.Option("--seed", min=0, max=2**32 - 1, help="Decides which rows are drawn, for intervals and examples.")
 ]
 SourceData = Annotated[
     Path, typer.Argument(metavar="DATA", help="Data with many labels per row; '-' is standard input.")

@@ -19,7 +19,9 @@ With --uncertainty .jsonl has the keys total, aleatoric, epistemic, variance
 and novelty too, .tsv and .csv have such columns; with --novelty-threshold
 the key or column novel, true or false. With --decide a row has the labels of
 its set, and none where that is best or --least-f1 says so; likewise with
---promise, where a row that nothing can be promised for has none.
+--promise, where a row that nothing can be promised for has none. With --explain
+.jsonl has the key explanations, of every label its documents, features and
+parts with their shares, and .txt has these as tables to read.
 
 \b
 Sequences: the columns of DATA, its labels among them if it has them, then
@@ -46,6 +48,7 @@ Examples:
   extremegp predict model new.jsonl --top-k 3 --out labels.jsonl
   extremegp predict model new.jsonl --given known.jsonl --out more.jsonl
   extremegp predict model new.jsonl --decide f1 --out sets.jsonl
+  extremegp predict model new.jsonl --top-k 1 --explain --out why.txt
   extremegp predict model new.txt --approximate 0.98 --out labels.tsv
   extremegp predict model products.csv --text-column title --id-column sku \\
       --out tags.csv
@@ -86,6 +89,7 @@ def predict(
     given: options.Given = None,
     uncertainty: options.Uncertainty = False,
     novelty_threshold: options.NoveltyThreshold = None,
+    explain: options.Explain = False,
     approximate: options.Approximate = None,
     k_best: options.KBest = None,
     probabilities: options.Probabilities = False,
@@ -127,6 +131,7 @@ def predict(
         given=given,
         uncertainty=uncertainty,
         novelty_threshold=novelty_threshold,
+        explain=explain,
         approximate=approximate,
         k_best=k_best,
         probabilities=probabilities,

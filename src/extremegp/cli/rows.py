@@ -29,6 +29,7 @@ class Rows(NamedTuple):
         weights: of the rows, N, where the source has them.
         vocabulary: the subjects that labels are among, if one was named.
         notes: what to tell of the labels, a line each.
+        ids: what the rows are called, where the source says so.
     """
 
     X: Any
@@ -39,6 +40,7 @@ class Rows(NamedTuple):
     weights: NDArray[np.float32] | None = None
     vocabulary: Vocabulary | None = None
     notes: tuple[str, ...] = ()
+    ids: list[str] | None = None
 
     @property
     def n_rows(self) -> int:
@@ -101,6 +103,11 @@ def n_rows_of(X: Any) -> int:
     if isinstance(X, dict):
         X = next(iter(X.values()))
     return len(X) if isinstance(X, list) else X.shape[0]
+
+
+def some_rows(X: Any, rows: slice) -> Any:
+    """Some rows of inputs."""
+    return {name: part[rows] for name, part in X.items()} if isinstance(X, dict) else X[rows]
 
 
 def _known_inputs(features: Any) -> tuple[Inputs, int | None]:
@@ -192,7 +199,7 @@ def _read_records(source: Source, one_class: bool, known: Known | None, labelled
             return Rows(X, y, n_dropped=n_dropped)
     # Of blocks the names are those of the blocks.
     feature_names = records.feature_names if records.texts is None else None
-    return Rows(X, y, feature_names, label_names=records.label_names, weights=records.weights)
+    return Rows(X, y, feature_names, label_names=records.label_names, weights=records.weights, ids=records.ids)
 
 
 def _labels_beside(source: Source, rows: Rows, one_class: bool, known: Known | None) -> Any:

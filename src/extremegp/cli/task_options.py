@@ -17,10 +17,11 @@ _LABELS: tuple[TaskName, ...] = ("multilabel",)
 _SEQUENCES: tuple[TaskName, ...] = ("sequence",)
 
 TASKS_OF: dict[str, tuple[TaskName, ...]] = {
-    **dict.fromkeys(("--labels", "--valid-labels", "--features", "--ks", "--top-k", "--promise"), _ROWS),
+    **dict.fromkeys(("--labels", "--valid-labels", "--features", "--ks", "--top-k", "--explain", "--promise"), _ROWS),
     **dict.fromkeys(("--format", "--x-key", "--y-key", "--label-column", "--first-label", "--ignore-labels"), _ROWS),
     **dict.fromkeys(
-        ("--text-column", "--vector-column", "--vectors", "--id-column", "--weight-column", "--valid-vectors"), _ROWS
+        ("--text-column", "--vector-column", "--vectors", "--id-column", "--weight-column", "--valid-vectors"),
+        _ROWS,
     ),
     **dict.fromkeys(
         (

@@ -11,12 +11,15 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any, NamedTuple
 
+from extremegp.cli.explaining import as_record, as_text
 from extremegp.cli.pipes import STANDARD
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
+
+    from extremegp.estimators import Explanation
 
 
 class Best(NamedTuple):
@@ -27,12 +30,14 @@ class Best(NamedTuple):
         probabilities: of these.
         measured: what else is told of every row, B numbers each.
         ids: what the rows are called.
+        reasons: of every row why it has its labels, in their order.
     """
 
     labels: NDArray[np.int64]
     probabilities: NDArray[np.float32]
     measured: NDArray[np.float32] | None = None
     ids: list[str] | None = None
+    reasons: list[list[Explanation]] | None = None
 
 
 class Layout(NamedTuple):
@@ -109,13 +114,14 @@ def _write_text(stream: IO[bytes], suffix: str, blocks: Iterator[Best], names: l
         ids, titles = ["id"] * layout.has_ids, ["name"] * (layout.titles is not None)
         header = ("row", *ids, "rank", "label", *titles, "probability", *layout.measures)
         stream.write((_TABLES[suffix].join(header) + "\n").encode())
-    for labels, probabilities, measured, ids_of_block in blocks:
+    for labels, probabilities, measured, ids_of_block, reasons in blocks:
         extra = [[]] * len(labels) if measured is None else measured.tolist()
         for i, values in enumerate(extra):
             pairs = zip(labels[i].tolist(), probabilities[i].tolist(), strict=True)
             ranked = [(label, _rounded(p)) for label, p in pairs if label >= 0]
             by_name = {name: _told(name, value) for name, value in zip(layout.measures, values, strict=True)}
-            row = _Row(n_rows, None if ids_of_block is None else ids_of_block[i], ranked, by_name)
+            why = None if reasons is None else reasons[i]
+            row = _Row(n_rows, None if ids_of_block is None else ids_of_block[i], ranked, by_name, why)
             stream.write(_lines(suffix, row, names, layout.titles).encode())
             n_rows += 1
     stream.flush()
@@ -123,16 +129,20 @@ def _write_text(stream: IO[bytes], suffix: str, blocks: Iterator[Best], names: l
 
 
 class _Row(NamedTuple):
-    """A row: its number and id, its best labels with their probabilities, and what is measured of it."""
+    """A row: its number and id, its best labels with their probabilities, what is measured of it, and why these."""
 
     number: int
     id: str | None
     ranked: list[tuple[int, float]]
     measured: dict[str, float | bool | None]
+    reasons: list[Explanation] | None
 
 
 def _lines(suffix: str, row: _Row, names: list[str], titles: Sequence[str] | None) -> str:
     """A row in a format of text."""
+    called = names if titles is None else titles
+    if suffix == ".txt" and row.reasons is not None:
+        return as_text(row.number, row.id, row.reasons, [called[label] for label, _ in row.ranked])
     if suffix == ".txt":
         return " ".join(f"{label}:{p:g}" for label, p in row.ranked) + "\n"
     ids = {} if row.id is None else {"id": row.id}
@@ -141,6 +151,9 @@ def _lines(suffix: str, row: _Row, names: list[str], titles: Sequence[str] | Non
         if titles is not None:
             record["names"] = [titles[label] for label, _ in row.ranked]
         record["probabilities"] = [p for _, p in row.ranked]
+        if row.reasons is not None:
+            of_labels = [None if titles is None else titles[label] for label, _ in row.ranked]
+            record["explanations"] = [as_record(*each) for each in zip(row.reasons, of_labels, strict=True)]
         return json.dumps(record | row.measured, ensure_ascii=False) + "\n"
     text = io.StringIO()
     writer = csv.writer(text, delimiter=_TABLES[suffix], lineterminator="\n")

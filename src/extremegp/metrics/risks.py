@@ -40,6 +40,20 @@ class RowRisks:
     def _add(self, error: Any, log_loss: Any, entropy: Any, max_p: Any) -> None:
         self._blocks.append(np.stack([error, log_loss, -np.asarray(entropy), max_p]).astype(np.float64))
 
+    def rows(self) -> dict[str, NDArray[np.float64]]:
+        """What is known of each row so far: its two losses, its "entropy" and its "max_p", N each.
+
+        Raises:
+            DataError: no rows have been added.
+        """
+        error, log_loss, surety, max_p = self._columns()
+        return dict(zip((*self.losses, *RANKINGS), (error, log_loss, -surety, max_p), strict=True))
+
+    def _columns(self) -> NDArray[np.float64]:
+        if not self._blocks:
+            raise DataError("no rows have been added; call update with a block of probabilities first")
+        return np.concatenate(self._blocks, axis=1)
+
     def risk_coverage(self, loss: str = "error", by: str = "max_p") -> RiskCoverage:
         """Give the mean loss of the surest rows so far.
 
@@ -57,9 +71,7 @@ class RowRisks:
         for name, value, known in (("loss", loss, self.losses), ("by", by, RANKINGS)):
             if value not in known:
                 raise SettingsError(f"{name} must be one of {', '.join(known)}; got {value!r}")
-        if not self._blocks:
-            raise DataError("no rows have been added; call update with a block of probabilities first")
-        columns = np.concatenate(self._blocks, axis=1)
+        columns = self._columns()
         return loss_coverage(columns[self.losses.index(loss)], columns[2 + RANKINGS.index(by)])
 
     def compute(self) -> dict[str, float]:

@@ -12,6 +12,7 @@ from extremegp.plots.evaluation import (
     precision_recall_curves,
     reliability_diagram,
 )
+from extremegp.plots.explanations import explanation_bars
 from extremegp.plots.figures import (
     COLOURS,
     DASHES,
@@ -31,6 +32,7 @@ __all__ = [
     "class_report",
     "confusion_matrix",
     "error_curve",
+    "explanation_bars",
     "inducing_images",
     "label_report",
     "learning_curve",

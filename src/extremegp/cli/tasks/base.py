@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
@@ -98,6 +99,25 @@ class EvaluateRequest:
 
 
 @dataclass(frozen=True)
+class Labelled:
+    """Labelled data for a report: inputs X and labels y as estimators take them.
+
+    Attributes:
+        naming: a context in which errors of the data name their file.
+        ids: what the rows are called, where the source says so.
+        titles: what the labels are called, if a vocabulary says so.
+        notes: what to tell of the data, a line each.
+    """
+
+    X: Any
+    y: Any
+    naming: Callable[[], AbstractContextManager[None]]
+    ids: Sequence[str] | None = None
+    titles: Sequence[str] | None = None
+    notes: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
 class Decision:
     """How `predict` is to make sets of labels, as the options say; see `MultiLabelEstimator.decide`."""
 
@@ -152,6 +172,7 @@ class PredictRequest:
     given: Path | None
     uncertainty: bool
     novelty_threshold: float | None
+    explain: bool
     approximate: float | None
     k_best: int | None
     probabilities: bool
@@ -171,6 +192,7 @@ class Task(ABC, Generic[Classifier]):
         label: what it has K of, one and many.
         rows: what has a label each, or labels.
         unit: what the evidence is a sum over.
+        rows_of_reports: what a report counts.
     """
 
     name: ClassVar[TaskName]
@@ -181,6 +203,7 @@ class Task(ABC, Generic[Classifier]):
     label: ClassVar[tuple[str, str]] = ("label", "labels")
     rows: ClassVar[str] = "rows"
     unit: ClassVar[str] = "row"
+    rows_of_reports: ClassVar[str] = "rows"
 
     def estimator(self, kind: ModelKind = "factor") -> type[Classifier]:
         """The class of the models of a kind."""
@@ -224,6 +247,15 @@ class Task(ABC, Generic[Classifier]):
         Raises:
             DataError: the data cannot be read, do not fit the model, or cannot be written.
             SettingsError: options contradict each other, or a file cannot be of its suffix.
+        """
+
+    @abstractmethod
+    def labelled(self, classifier: Classifier, source: Source, model: Path) -> Labelled:
+        """Read labelled data for a report.
+
+        Raises:
+            DataError: the data cannot be read or do not fit the model.
+            SettingsError: options contradict each other.
         """
 
     def details(self, classifier: Classifier) -> dict[str, Any]:

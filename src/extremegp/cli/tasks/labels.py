@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from extremegp.cli.app import say
 from extremegp.cli.console import Report, check_plot, percent, write_plot
@@ -25,7 +25,7 @@ from extremegp.presets import PRESETS
 if TYPE_CHECKING:
     from extremegp.estimators import MultiLabelEstimator
     from extremegp.estimators.guarantees import Guarantee
-    from extremegp.metrics import LabelMetrics, Reliability, RowRisks, TopK
+    from extremegp.metrics.measured import Measured
 
 FACTOR_LABELS, MOST_TRIED_LABELS = 2000, 100_000
 """With more labels than the first, and no more than the second, a trial decides on the kind of model."""
@@ -119,6 +119,7 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
 
         from extremegp.engine.matrices import column_counts
         from extremegp.metrics import propensities
+        from extremegp.metrics.measured import measure, measure_top
 
         source, ks = request.source, request.ks
         reports.check_per_class(request.per_class)
@@ -137,7 +138,13 @@ class ManyLabels(RowTask["MultiLabelEstimator"]):
         if y.shape[1] > DENSE_LABELS:
             ranked = predictor.top(inputs, max(CANDIDATES, TOP_JUDGED, *ks), request.by)
             found = measure_top(
-                ranked, y, ks=ks, propensity=of_labels, train_counts=counts, threshold=request.threshold
+                ranked,
+                y,
+                ks=ks,
+                propensity=of_labels,
+                train_counts=counts,
+                threshold=request.threshold,
+                top=TOP_JUDGED,
             )
         else:
             blocks = predictor.mean_utilities_and_probabilities(inputs)
@@ -249,91 +256,6 @@ def _sets(
         if asked is not None and asked.least_f1 is not None:
             chosen &= (expected_f1(candidates, chosen) >= asked.least_f1)[:, None]
         yield sets_of(candidates, chosen)
-
-
-class Measured(NamedTuple):
-    """What one pass over the predictions of labelled rows tells.
-
-    Attributes:
-        metrics: by name; those of ranking as fractions.
-        reliability: diagrams by what they are of.
-        labels: what is known of every label.
-        risks: what is lost where only the surest rows are predicted; the areas are among the metrics.
-    """
-
-    metrics: dict[str, float]
-    reliability: dict[str, Reliability]
-    labels: LabelMetrics
-    risks: RowRisks
-
-
-def measure(
-    blocks: Iterable[tuple[slice, Any, Any]],
-    truth: Any,
-    *,
-    ks: Sequence[int],
-    propensity: Any,
-    train_counts: Any,
-    threshold: float = 0.5,
-) -> Measured:
-    """All metrics from one pass over blocks of (rows, scores to rank by, probabilities).
-
-    Args:
-        blocks: cover all N rows in order; scores and probabilities are B x K.
-        truth: N x K indicator.
-        ks: ranks to evaluate at.
-        propensity: K propensities.
-        train_counts: training rows with each label (K).
-        threshold: the probability from which on a label is predicted.
-    """
-    from extremegp.metrics import LabelMetrics, LabelRisks, ProbabilityMetrics, TopK, evaluate_topk
-
-    quality, labels = ProbabilityMetrics(ks=ks), LabelMetrics(truth.shape[1], threshold=threshold)
-    risks = LabelRisks()
-
-    def best() -> Iterator[TopK]:
-        for rows, scores, probabilities in blocks:
-            quality.update(probabilities, truth[rows])
-            labels.update(probabilities, truth[rows])
-            risks.update(probabilities, truth[rows])
-            yield TopK.from_scores(scores, max(ks))
-
-    ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
-    reliability = {"all labels": quality.reliability(), f"{quality.top} best of a row": quality.reliability(top=True)}
-    metrics = ranking | quality.compute() | labels.compute() | risks.compute()
-    return Measured(metrics, reliability, labels, risks)
-
-
-def measure_top(
-    ranked: Iterable[tuple[slice, TopK, Any]],
-    truth: Any,
-    *,
-    ks: Sequence[int],
-    propensity: Any,
-    train_counts: Any,
-    threshold: float = 0.5,
-) -> Measured:
-    """The metrics that need no more than the best labels of every row, `TOP_JUDGED` of them and at least max(ks).
-
-    As `measure`, but of blocks as `Predictor.top` and its like give them. What is told of every label, and of curves,
-    is better with more of the best.
-    """
-    from extremegp.metrics import LabelMetrics, TopK, TopLabelRisks, TopProbabilityMetrics, evaluate_topk
-
-    quality, labels = TopProbabilityMetrics(TOP_JUDGED, ks=ks), LabelMetrics(truth.shape[1], threshold=threshold)
-    risks = TopLabelRisks(TOP_JUDGED)
-
-    def best() -> Iterator[TopK]:
-        for rows, of_block, probabilities in ranked:
-            quality.update(of_block, probabilities, truth[rows])
-            labels.update_top(of_block, probabilities, truth[rows])
-            risks.update(of_block, probabilities, truth[rows])
-            yield TopK(of_block.labels[:, : max(ks)], of_block.scores[:, : max(ks)])
-
-    ranking = evaluate_topk(truth, TopK.concatenate([*best()]), propensity, ks, train_counts=train_counts)
-    reliability = {f"{TOP_JUDGED} best of a row": quality.reliability()}
-    metrics = ranking | quality.compute() | labels.compute() | risks.compute()
-    return Measured(metrics, reliability, labels, risks)
 
 
 def _show(report: Report, title: str, ks: Sequence[int], metrics: dict[str, float], found: Measured) -> None:

@@ -5,17 +5,18 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, get_args, get_origin
 
-from extremegp.cli import writing
+from extremegp.cli import explaining, writing
 from extremegp.cli.console import Report
 from extremegp.cli.input_blocks import InputBlock, input_blocks, joined
 from extremegp.cli.inputs import Source
 from extremegp.cli.options import ModelKind
 from extremegp.cli.parameters import parameter_types
-from extremegp.cli.rows import Known, Rows, class_codes, read
-from extremegp.cli.tasks.base import Classifier, PredictRequest, Task, Training, TrainRequest, check_threshold
+from extremegp.cli.rows import Known, Rows, class_codes, naming, read, some_rows
+from extremegp.cli.tasks.base import Classifier, Labelled, PredictRequest, Task, Training, TrainRequest, check_threshold
 from extremegp.errors import SettingsError
 
 if TYPE_CHECKING:
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from extremegp.data import ClassSpace, Vocabulary
+    from extremegp.estimators import Explanation
     from extremegp.estimators.guarantees import Guarantee
     from extremegp.prediction.decisions import Candidates
     from extremegp.progress import ProgressBar
@@ -137,6 +139,13 @@ class RowTask(Task[Classifier]):
         self.check_source(validation, request.because)
         return validation
 
+    def labelled(self, classifier: Classifier, source: Source, model: Path) -> Labelled:
+        self.check_source(source, f"{model} is for {self.per_row}")
+        rows = read(source, one_class=self.one_class, known=Known.of_model(classifier))
+        titles = self.titles(classifier, rows.vocabulary)
+        dropped = [f"{rows.n_dropped} rows without a label are left out."] if rows.n_dropped else []
+        return Labelled(rows.X, rows.y, partial(naming, source), rows.ids, titles, (*rows.notes, *dropped))
+
     @abstractmethod
     def best(
         self, classifier: Classifier, predictor: Any, inputs: Any, k: int, request: PredictRequest
@@ -150,6 +159,7 @@ class RowTask(Task[Classifier]):
             raise SettingsError("--out must name the file to write, or '-' for standard output")
         target = writing.Target.of(request.out, request.to)
         _check_measures(request, target.suffix)
+        _check_explanations(classifier, request, target.suffix)
         self.check_source(request.source, f"{request.model} is for {self.per_row}", labelled=False)
         data = input_blocks(request.source, Known.of_model(classifier), one_class=self.one_class)
         bar = ProgressBar(quiet=request.quiet)
@@ -202,10 +212,13 @@ class RowTask(Task[Classifier]):
             done = 0
             inputs = features.transform_new(block.X)
             measured = _measured(classifier, block.X, request)
-            for best in self.best(classifier, predictor, inputs, k, request):
+            found = self.best(classifier, predictor, inputs, k, request)
+            for best in (part for each in found for part in _parts(each, request)):
                 start = done
                 done += len(best.labels)
                 best = best._replace(measured=None if measured is None else measured[start:done])
+                if request.explain:
+                    best = best._replace(reasons=_reasons(classifier, block, slice(start, done), best))
                 yield best if block.ids is None else best._replace(ids=block.ids[start:done])
                 share = block.before + (block.after - block.before) * done / block.n_rows
                 name = f"{n_rows + done} rows"
@@ -259,6 +272,35 @@ def _check_measures(request: PredictRequest, suffix: str) -> None:
     if request.uncertainty and request.given is not None:
         raise SettingsError("--uncertainty tells of rows no label of which is known: leave out it or --given")
     check_threshold(request.novelty_threshold)
+
+
+def _check_explanations(classifier: Any, request: PredictRequest, suffix: str) -> None:
+    """Refuse --explain where there is no room for explanations, or the model cannot explain.
+
+    Raises:
+        SettingsError: it is so.
+    """
+    if not request.explain:
+        return
+    if suffix not in explaining.SUFFIXES:
+        raise SettingsError(f"--explain needs --out to end in .jsonl, or in .txt for tables; it is {request.out}")
+    if request.given is not None:
+        raise SettingsError("--explain tells of rows no label of which is known: leave out it or --given")
+    explaining.check_explains(classifier, request.model)
+
+
+def _parts(best: writing.Best, request: PredictRequest) -> Iterator[writing.Best]:
+    """As many rows at a time as are explained at once, or all."""
+    n_rows = len(best.labels)
+    step = explaining.ROWS if request.explain else max(1, n_rows)
+    for start in range(0, n_rows, step):
+        yield writing.Best(best.labels[start : start + step], best.probabilities[start : start + step])
+
+
+def _reasons(classifier: Any, block: InputBlock, rows: slice, best: writing.Best) -> list[list[Explanation]]:
+    """Why rows of a block have their labels."""
+    labels = [[label for label in of_row if label >= 0] for of_row in best.labels.tolist()]
+    return [*explaining.explained(classifier, some_rows(block.X, rows), labels)]
 
 
 def _measured(classifier: Any, X: Any, request: PredictRequest) -> NDArray[np.float32] | None:

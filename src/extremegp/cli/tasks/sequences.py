@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,16 +18,20 @@ from extremegp.cli.inputs import Source
 from extremegp.cli.options import Decoding
 from extremegp.cli.rows import class_space, naming
 from extremegp.cli.tasks import reports
-from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, Task, Training, TrainRequest, check_threshold
+from extremegp.cli.tasks.base import (
+    EvaluateRequest,
+    Labelled,
+    PredictRequest,
+    Task,
+    Training,
+    TrainRequest,
+    check_threshold,
+)
 from extremegp.errors import DataError, SettingsError
 from extremegp.presets import SEQUENCE_PRESETS
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from extremegp.data import Template
-    from extremegp.engine.likelihoods.linear_chain import ChainDraws
     from extremegp.estimators import SequenceGPClassifier
     from extremegp.metrics import SequenceMetrics, SpanScore
 
@@ -55,6 +60,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
     presets = SEQUENCE_PRESETS
     rows = "tokens"
     unit = "sequence"
+    rows_of_reports = "sequences"
 
     def prepare(self, request: TrainRequest) -> Training[SequenceGPClassifier]:
         source, path = request.source, request.template
@@ -131,6 +137,11 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 "note": note,
             }
         )
+
+    def labelled(self, classifier: SequenceGPClassifier, source: Source, model: Path) -> Labelled:
+        columns.check_width(classifier, model, source, labelled=True)
+        sequences, labels = columns.read(source, labelled=True)
+        return Labelled(sequences, labels or [], partial(naming, source))
 
     def predict(self, classifier: SequenceGPClassifier, request: PredictRequest, report: Report) -> None:
         from extremegp.storage.streams import atomic_writer, base_suffix
@@ -234,36 +245,6 @@ def _check_columns(template: Template, path: Path, n_columns: int, source: Sourc
             )
 
 
-def _decoded(
-    classifier: SequenceGPClassifier, blocks: Iterator[ChainDraws], decoding: Decoding | None
-) -> Iterator[tuple[ChainDraws, NDArray[np.int64], NDArray[np.float32]]]:
-    """Label all sequences as `SequenceGPClassifier.predict` does, each drawn for once, in blocks of a bounded size.
-
-    Args:
-        classifier: the model.
-        blocks: what its draws say, as its `blocks` gives them.
-        decoding: how; None for what the model was trained with.
-
-    Returns:
-        An iterator of blocks, which say what the model thinks of some sequences, with B predicted labels of all their
-        tokens, by code, and B x V marginal probabilities.
-    """
-    import numpy as np
-
-    from extremegp.estimators.sequences import DECODINGS
-    from extremegp.settings.domains import choice
-
-    decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
-    for block in blocks:
-        marginals = block.marginals().mean(0)
-        if decoding == "viterbi":
-            paths = block.k_best(1)[0][:, 0].cpu().numpy()
-            codes = np.concatenate([path[:n] for path, n in zip(paths, block.lengths.tolist(), strict=True)])
-        else:
-            codes = marginals.argmax(1).cpu().numpy()
-        yield block, codes, marginals.cpu().numpy()
-
-
 def _metrics(classifier: SequenceGPClassifier) -> tuple[SequenceMetrics, str | None]:
     """The metrics, and what is to be told of those that cannot be had."""
     from extremegp.metrics import SequenceMetrics
@@ -280,26 +261,20 @@ def _measure(
     quality: SequenceMetrics, classifier: SequenceGPClassifier, source: Source, decoding: Decoding | None
 ) -> list[str]:
     """Add all sequences of a file to the metrics, and give the labels in it that training never saw."""
-    import numpy as np
-    import torch
-
-    from extremegp.data import encode_label_sequences
+    from extremegp.estimators.decoding import labelled_blocks
 
     sequences, labels = columns.read(source, labelled=True)
-    lengths, blocks = classifier.blocks(sequences)
     with naming(source):
-        codes, _ = encode_label_sequences(labels or (), lengths, classifier.label_space_, "ignore", "the last column")
-    names = np.array(list(chain.from_iterable(labels or ())))
-    ends = lengths.cumsum()
-    for block, predicted, marginals in _decoded(classifier, blocks, decoding):
-        own = lengths[block.sequences]
-        rows = slice(ends[block.sequences.start] - own[0], ends[block.sequences.stop - 1])
-        known = torch.split(torch.from_numpy(codes[rows]).clamp(min=0), own.tolist())
-        padded = torch.nn.utils.rnn.pad_sequence([*known], batch_first=True).to(block.lengths.device)
+        found = labelled_blocks(classifier, sequences, labels or (), decoding, "the last column")
+    for block in found.blocks:
         quality.update(
-            names[rows], predicted, marginals, lengths=own, sequence_log_prob=block.log_prob(padded).cpu().numpy()
+            block.truth,
+            block.predicted,
+            block.marginals,
+            lengths=block.lengths,
+            sequence_log_prob=block.sequence_log_prob,
         )
-    return list(np.unique(names[codes < 0]).tolist())
+    return found.never_seen
 
 
 def _span_report(score: SpanScore) -> dict[str, float]:
@@ -346,11 +321,12 @@ def _write_best(
     import numpy as np
 
     from extremegp.data import write_columns
+    from extremegp.estimators.decoding import decoded
 
     labels: list[Sequence[str]] = []
     certain: list[Sequence[float]] = []
     lengths, blocks = classifier.blocks(sequences)
-    for block, codes, marginals in _decoded(classifier, blocks, request.decoding):
+    for block, codes, marginals in decoded(classifier, blocks, request.decoding):
         cuts = lengths[block.sequences].cumsum()[:-1]
         labels += [[names[code] for code in own] for own in np.split(codes, cuts)]
         certain += [own.tolist() for own in np.split(marginals[np.arange(len(codes)), codes], cuts)]
