@@ -1,4 +1,4 @@
-"""The command line: `extremegp train`, `predict`, `evaluate`, `learn`, `forget`, `convert`, `info` and so on.
+"""The command line: `extremegp train`, `predict`, `evaluate`, `select`, `learn`, `forget`, `convert`, `info` and so on.
 
 Commands import what computes only when they run, so that `--help` answers at once.
 """
@@ -23,6 +23,7 @@ from extremegp.cli.info import info
 from extremegp.cli.learn import learn
 from extremegp.cli.predict import predict
 from extremegp.cli.presets import presets
+from extremegp.cli.select import select
 from extremegp.cli.serve import serve
 from extremegp.cli.train import train
 from extremegp.errors import SettingsError
@@ -37,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, predict, evaluate, learn, forget, serve, export, convert, info, presets):
+for _command in (demo, train, predict, evaluate, select, learn, forget, serve, export, convert, info, presets):
     # The text at the top of a command's file is what its --help says.
     app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 

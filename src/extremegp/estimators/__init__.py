@@ -21,6 +21,7 @@ from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
 from extremegp.estimators.replay import do_again
 from extremegp.estimators.sequences import SequenceGPClassifier
 from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty, UtilityMoments
+from extremegp.prediction.selection import Selected
 from extremegp.storage import journal, models
 
 __all__ = [
@@ -32,6 +33,7 @@ __all__ = [
     "MultiClassGPClassifier",
     "MultiLabelEstimator",
     "MultiLabelGPClassifier",
+    "Selected",
     "Selection",
     "SequenceGPClassifier",
     "Share",
