@@ -17,13 +17,20 @@ from extremegp.engine.model import VariationalModel
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.held_rows import HeldRows
 from extremegp.label_tree import LabelTreeModel
-from extremegp.prediction.pool_covariance import KnownRegression, covariance_root
-from extremegp.prediction.selection import Selected, at_random, greedy_log_determinant, highest
+from extremegp.prediction.pool_covariance import KnownRegression, posterior_covariance
+from extremegp.prediction.selection import (
+    ANNOTATED_NOISE,
+    Selected,
+    at_random,
+    greedy_log_determinant,
+    highest,
+    informative,
+)
 from extremegp.settings.domains import choice, number
 from extremegp.settings.model import ModelSettings
 
 SelectedBy = Literal["posterior", "least_confidence", "bald", "random"]
-_LOOKED_AT, _TIMES = 16_384, 2
+_ROUND, _CANDIDATES, _POWER = 1024, 4096, 0.5
 _WITHOUT = 'take by="bald" or by="least_confidence"'
 
 
@@ -48,12 +55,14 @@ class SelectsRows:
         Args:
             X: the pool, as in `fit`, without rows that the model has learnt already.
             n: how many rows to choose.
-            by: "posterior" chooses rows together, by the log-determinant of the covariance that the labels of a row
-                share under the regression of the labels, with the entropy of its labels as a weight: a row that is much
-                like one chosen before adds little. It looks at 16,384 rows of a larger pool, or at twice `n`, drawn at
-                random. "bald" chooses rows with the most mutual information between labels and utilities, the
-                `epistemic` of `predict_uncertainty`; "least_confidence" those with the highest entropies of their
-                labels, of classes those whose most probable class is least probable; "random" any.
+            by: "posterior" chooses rows together, by the log-determinant of the posterior covariance of the pool under
+                the regression of the labels, which all labels share: a row that is much like one chosen before adds
+                little. What a row adds is weighed by the entropy of its labels and by how much it says of the other
+                rows. It looks at 4096 rows of a larger pool, or for more than 1024 rows at twice as many as are chosen,
+                drawn at random, and at no more training rows. "bald" chooses rows with the most mutual information
+                between labels and utilities, the `epistemic` of `predict_uncertainty`; "least_confidence" those with
+                the highest entropies of their labels, of classes those whose most probable class is least probable;
+                "random" any.
             seed: decides what is drawn at random; equal seeds choose equal rows.
 
         Raises:
@@ -77,14 +86,22 @@ class SelectsRows:
         return highest(np.concatenate([*scores]), n)
 
     def _together(self, known: KnownRegression, x: FloatMatrix, n: int, rng: np.random.Generator) -> Selected:
-        most = max(_LOOKED_AT, _TIMES * n)
-        some = np.arange(x.shape[0])
-        if len(some) > most:
-            some = np.sort(rng.choice(len(some), most, replace=False))
-            x = x[some]
-        entropies = np.concatenate([doubt.entropy for doubt in self._doubts(x)])
-        found = greedy_log_determinant(covariance_root(known, x, rng), entropies, known.noise, n)
-        return Selected(some[found.rows], found.scores)
+        """In rounds of 1024 rows, each of which has candidates of its own, and knows rows of the rounds before."""
+        n_rounds = -(-n // _ROUND)
+        most = n_rounds * (_CANDIDATES if n_rounds == 1 else 2 * _ROUND)
+        order = rng.permutation(x.shape[0])[:most]
+        rounds: list[Selected] = []
+        shares = np.array_split(np.arange(n), n_rounds)
+        for candidates, share in zip(np.array_split(order, n_rounds), shares, strict=True):
+            rows = np.sort(candidates)
+            taken = np.concatenate([each.rows for each in rounds]) if rounds else rows[:0]
+            part, stands_on = x[rows], known.beside(x, taken, _CANDIDATES // 2 if rounds else _CANDIDATES)
+            entropies = np.concatenate([doubt.entropy for doubt in self._doubts(part)])
+            covariance = posterior_covariance(stands_on, part)
+            weights = entropies * informative(covariance, known.noise) ** _POWER
+            found = greedy_log_determinant(covariance, weights, ANNOTATED_NOISE, len(share))
+            rounds.append(Selected(rows[found.rows], found.scores))
+        return Selected(*map(np.concatenate, zip(*rounds, strict=True)))
 
     def _information(self, x: FloatMatrix) -> Iterator[NDArray[np.float64]]:
         for _, total, aleatoric, *_ in self._entropies(x):
@@ -143,7 +160,7 @@ def regression_of_functions(
     if held is not None:
         x, _, counts = held.all()
         return KnownRegression(kernel, float(noise), x, counts)
-    points = kernel.kept()
+    points: Any = kernel.kept()
     return KnownRegression(kernel, float(noise), points, np.full(points.shape[0], n_rows / points.shape[0]))
 
 

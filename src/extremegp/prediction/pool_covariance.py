@@ -1,30 +1,19 @@
-"""What a regression of the labels does not know of the rows of a pool, together: their posterior covariance.
-
-The pool has features a(x) = L^-1 k_Z(x) by way of M of its own rows Z (Williams and Seeger 2001), brought to the
-length 1 that k(x, x) = 1 asks for: what rows have in common is kept, and rows that Z says little of are not taken for
-rows of which all is known. Given the training rows their covariance is a(x)' (I + sum_i w_i a_i a_i' / s^2)^-1 a(x').
-"""
+"""What a regression of the labels does not know of the rows of a pool, together: their posterior covariance."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
+import scipy.sparse
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
-from torch import Tensor
 
 from extremegp.engine.kept_rows import KeptRows
-from extremegp.engine.lengthscales import chosen
+from extremegp.engine.lengthscales import chosen, noises
+from extremegp.engine.linalg import cholesky
 from extremegp.engine.sparse import Matrix
-
-N_POINTS = 512
-"""Rows of the pool that features go by way of."""
-_MOST_TRAINING_ROWS = 50_000
-_PIECE = 4096
-_LEAST_LENGTH = 1e-3
 
 
 class KnownRegression(NamedTuple):
@@ -34,52 +23,51 @@ class KnownRegression(NamedTuple):
         kernel: rows under its kernel, with k(x, x) = 1.
         noise: s^2.
         x: the training rows, N x D.
-        counts: w, what each of these counts, N; None for 1.
+        counts: w, what each of these counts, N.
     """
 
     kernel: KeptRows
     noise: float
     x: Matrix
-    counts: NDArray[np.float64] | None = None
+    counts: NDArray[np.float64]
+
+    def beside(self, pool: Matrix, chosen_rows: NDArray[np.int64], most: int) -> KnownRegression:
+        """On some training rows spread evenly over all, and some rows of a pool.
+
+        Args:
+            pool: rows, B x D.
+            chosen_rows: which of them, as if they were known too.
+            most: how many rows there are to be at most, half of them of the pool.
+        """
+        new = chosen_rows[chosen(len(chosen_rows), min(len(chosen_rows), most // 2))]
+        own = chosen(self.x.shape[0], min(self.x.shape[0], most - len(new)))
+        x = self.x if len(own) == self.x.shape[0] else self.x[own]
+        if not len(new):
+            return self._replace(x=x, counts=self.counts[own])
+        return self._replace(x=_stacked(x, pool[new]), counts=np.append(self.counts[own], np.ones(len(new))))
 
 
 @torch.no_grad()
-def covariance_root(known: KnownRegression, pool: Matrix, rng: np.random.Generator) -> Float[np.ndarray, "B M"]:
-    """R of the posterior covariance R R' of the rows of a pool.
+def posterior_covariance(known: KnownRegression, pool: Matrix) -> Float[np.ndarray, "B B"]:
+    """C = K_pp - K_pX (K_XX + S)^-1 K_Xp of the rows of a pool, with S = diag(s^2 / w).
 
     Args:
-        known: the regression; of more than 50,000 training rows so many stand for all.
+        known: the regression on N rows X, of which it makes an N x N matrix.
         pool: the rows, B x D.
-        rng: decides which of them features go by way of.
     """
-    points = np.sort(rng.choice(pool.shape[0], min(N_POINTS, pool.shape[0]), replace=False))
-    landmarks = known.kernel.of_others(pool[points])
-    whitener = landmarks.whitener()
-
-    def features(x: Matrix) -> Iterator[Tensor]:
-        for start in range(0, x.shape[0], _PIECE):
-            yield from (block @ whitener for block in landmarks.covariances(x[start : start + _PIECE]))
-
-    factor = torch.linalg.cholesky(_precision(known, features))
-    root = torch.linalg.solve_triangular(factor, torch.eye(len(factor), dtype=factor.dtype), upper=False).T.float()
-    parts = []
-    for a in features(pool):
-        # What is like no other row keeps the variance of the prior.
-        lengths = a.norm(dim=1, keepdim=True).clamp(min=_LEAST_LENGTH)
-        parts.append((a / lengths) @ root)
-    found: Float[np.ndarray, "B M"] = torch.cat(parts).numpy()
+    among = known.kernel.of_others(pool)
+    prior = among.gram()
+    trained = known.kernel.of_others(known.x)
+    covariance = trained.gram()
+    covariance.diagonal().add_(noises(known.noise, torch.from_numpy(known.counts)).to(covariance))
+    across = torch.cat([*trained.covariances(pool)]).T
+    explained = torch.linalg.solve_triangular(cholesky(covariance), across, upper=False)
+    found: Float[np.ndarray, "B B"] = (prior - explained.T @ explained).numpy()
     return found
 
 
-def _precision(known: KnownRegression, features: Callable[[Matrix], Iterator[Tensor]]) -> Float[Tensor, "M M"]:
-    """I + sum_i w_i a_i a_i' / s^2 over the training rows."""
-    n_rows = known.x.shape[0]
-    some = chosen(n_rows, min(n_rows, _MOST_TRAINING_ROWS))
-    counts = np.ones(n_rows) if known.counts is None else known.counts
-    precisions = torch.from_numpy(counts[some] * (n_rows / len(some) / known.noise))
-    total, start = torch.zeros(1).double(), 0
-    for a in features(known.x if len(some) == n_rows else known.x[some]):
-        total = total + a.T.double() @ (a.double() * precisions[start : start + len(a), None])
-        start += len(a)
-    total.diagonal().add_(1.0)
-    return total
+def _stacked(x: Matrix, other: Matrix) -> Matrix:
+    if not scipy.sparse.issparse(x) and not scipy.sparse.issparse(other):
+        return np.concatenate([x, other])
+    parts: list[Any] = [scipy.sparse.csr_matrix(part) for part in (x, other)]
+    return scipy.sparse.csr_matrix(scipy.sparse.vstack(parts))
