@@ -44,6 +44,7 @@ SCRIPTS = (
     "streams.py",
     "decisions.py",
     "guarantees.py",
+    "annotation.py",
     "serving.py",
     "derived_sets.py",
     "prediction_speed.py",
@@ -419,6 +420,28 @@ def test_streams_learn_every_document(tmp_path: Path, datasets: Path) -> None:
     assert np.mean(found["learns"]["precision"], axis=0)[0] > 0.6
     assert found["learns"]["milliseconds"].keys() >= {"predict", "learn", "forget"}
     assert "| 90 % |" in output
+
+
+@pytest.mark.slow
+def test_rows_to_annotate_are_compared(tmp_path: Path, datasets: Path) -> None:
+    command = (
+        tmp_path,
+        "annotation.py",
+        "--sets",
+        "tiny",
+        "--pool",
+        "120",
+        "--steps",
+        "2",
+        "--methods",
+        "random,posterior",
+    )
+    output, result = run(*command, "--param", "n_trees=1", datasets=datasets)
+    found = result["results"]["tiny"]
+    assert found["sizes"] == [6, 33, 60]
+    assert np.array(found["curves"]["posterior"]).shape == (1, 3, 2)
+    assert found["needed"]["random"] <= 60
+    assert "rows needed for P@5" in output
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""The command line: `extremegp train`, `predict`, `evaluate`, `learn`, `forget`, `convert`, `info` and so on.
+"""The command line: `extremegp train`, `predict`, `evaluate`, `select`, `learn`, `forget`, `convert`, `info` and so on.
 
 Commands import what computes only when they run, so that `--help` answers at once.
 """
@@ -25,6 +25,7 @@ from extremegp.cli.learn import learn
 from extremegp.cli.predict import predict
 from extremegp.cli.presets import presets
 from extremegp.cli.report import report
+from extremegp.cli.select import select
 from extremegp.cli.serve import serve
 from extremegp.cli.train import train
 from extremegp.errors import SettingsError
@@ -46,6 +47,7 @@ _COMMANDS = (
     evaluate,
     report,
     guarantee,
+    select,
     learn,
     forget,
     serve,

@@ -14,7 +14,7 @@ from extremegp.cli.pipes import opened
 from extremegp.errors import DataError, SettingsError
 
 if TYPE_CHECKING:
-    from extremegp.data import RecordColumns
+    from extremegp.data import RecordColumns, Vocabulary
 
 Kind: TypeAlias = Literal["xc", "svmlight", "jsonl", "mapped", "array", "npz", "sparse", "table", "annif", "documents"]
 Inputs: TypeAlias = Literal["texts", "feature vectors", "texts and feature vectors"]
@@ -194,6 +194,12 @@ class Source:
     def at(self, path: Path, labels: Path | None = None, vectors: Path | None = None) -> Source:
         """The same kind of data in another place."""
         return replace(self, path=path, labels=labels, vectors=vectors)
+
+    def read_vocabulary(self) -> Vocabulary | None:
+        """What labels are called, if a file says so."""
+        from extremegp.data import read_vocabulary
+
+        return None if self.vocabulary is None else read_vocabulary(self.vocabulary, self.language)
 
     def sign_of_many_labels(self) -> str | None:
         """What says that rows have many labels, where their format does not, if anything does."""

@@ -57,6 +57,34 @@ NewLabels = Annotated[
 NewData = Annotated[
     Path, typer.Argument(metavar="DATA", help="Rows to label; labels in the file are ignored; '-' is standard input.")
 ]
+Pool = Annotated[
+    Path,
+    typer.Argument(metavar="DATA", help="Rows to choose from; labels in the file are ignored; '-' is standard input."),
+]
+NChosen = Annotated[int, typer.Option("--n", "-n", metavar="N", min=1, help="Rows to choose.")]
+ChosenBy = Annotated[
+    Literal["posterior", "least_confidence", "bald", "random"],
+    typer.Option(
+        "--by",
+        help="Rows together, by the log-determinant of their posterior covariance and the entropies of their labels; "
+        "one by one by these entropies, or by the mutual information of labels and utilities; or at random.",
+    ),
+]
+ChoiceSeed = Annotated[int, typer.Option("--seed", min=0, max=2**32 - 1, help="Equal seeds choose equal rows.")]
+Chosen = Annotated[
+    Path,
+    typer.Option(
+        "--out",
+        "-o",
+        metavar="FILE",
+        help="Where to write, in the format of the suffix: .csv, .jsonl or .json (each may add .gz, .bz2, .xz or "
+        ".zst); '-' is standard output.",
+    ),
+]
+ToTasks = Annotated[
+    Literal["csv", "jsonl", "label-studio"] | None,
+    typer.Option("--to", help="The format, whatever --out ends in; of standard output jsonl by default."),
+]
 Format = Annotated[
     FormatName,
     typer.Option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import typer
@@ -67,8 +68,11 @@ def given(context: typer.Context) -> dict[str, Any]:
     }
 
 
-def refuse_foreign(context: typer.Context, task: Task[Any], because: str) -> None:
-    """Refuse options that a task has no use for; `because` says what decided the task."""
+def refuse_foreign(context: typer.Context, task: Task[Any], because: str, *, own: Sequence[str] = ()) -> None:
+    """Refuse options that a task has no use for; `because` says what decided the task.
+
+    `own` are options that the command has another use for, whatever the task.
+    """
     wanted = {
         option
         for parameter in context.command.params
@@ -76,7 +80,7 @@ def refuse_foreign(context: typer.Context, task: Task[Any], because: str) -> Non
         for option in parameter.opts
     }
     for option, tasks in TASKS_OF.items():
-        if option not in wanted or task.name in tasks:
+        if option not in wanted or option in own or task.name in tasks:
             continue
         if task.name == "sequence":
             raise SettingsError(f"{option} is not for sequences, which are read in columns, but {because}")

@@ -141,6 +141,13 @@ class KeptRows(Part):
         if len(self.blocks) > 1:
             self.shares.copy_(kernel.shares)
 
+    def of_others(self, x: Matrix) -> KeptRows:
+        """Other rows under the same kernel."""
+        others = KeptRows(x.shape[0], self._n_stored(x), len(self.weights), blocks=self.blocks, lone=self.lone)
+        others.set_kernel(self.known())
+        others.keep(x)
+        return others
+
     @torch.no_grad()
     def append(self, x: Matrix) -> None:
         """Keep more rows, after those that there are."""

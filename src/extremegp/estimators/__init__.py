@@ -24,6 +24,7 @@ from extremegp.estimators.replay import do_again
 from extremegp.estimators.sequence_sets import SequenceDecisions
 from extremegp.estimators.sequences import SequenceGPClassifier
 from extremegp.estimators.uncertainty import LabelUncertainty, Uncertainty, UtilityMoments
+from extremegp.prediction.selection import Selected
 from extremegp.storage import journal, models
 
 __all__ = [
@@ -37,6 +38,7 @@ __all__ = [
     "MultiClassGPClassifier",
     "MultiLabelEstimator",
     "MultiLabelGPClassifier",
+    "Selected",
     "Selection",
     "SequenceDecisions",
     "SequenceGPClassifier",

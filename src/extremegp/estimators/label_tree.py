@@ -319,7 +319,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsTreeRows):
             DataError: X cannot be used.
         """
         x = self._transform(X)
-        parts = [parts for _, *parts in self.predictor().uncertainty(x)]
+        parts = [parts for _, *parts in self._entropies(x)]
         total, aleatoric, variance = map(np.concatenate, zip(*parts, strict=True))
         return uncertainty(total, aleatoric, variance, self.novelty_of(X, x))
 

@@ -28,8 +28,10 @@ from extremegp.estimators.held_rows import HeldRows
 from extremegp.estimators.learning import LearnsRows, Told, named_rows
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds
+from extremegp.estimators.selecting import regression_of_functions
 from extremegp.metrics import TopK
 from extremegp.prediction.label_scatter import LabelScatter
+from extremegp.prediction.pool_covariance import KnownRegression
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.latents import CLOSED
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
@@ -216,6 +218,10 @@ class LearnsInClosedForm(LearnsRows):
     def _regression(self) -> RegressionGP | None:
         """The functions of a model that is a regression alone."""
         return cast(RegressionGP, self.model_.latents) if self.settings_.is_closed else None
+
+    def _known_regression(self) -> KnownRegression:
+        self._catch_up()
+        return regression_of_functions(self.model_, self.settings_, self._held, self.n_rows_)
 
     def _compared(self) -> NDArray[np.bool_]:
         return np.ones(self.n_rows_, np.bool_)

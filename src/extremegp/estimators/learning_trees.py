@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,8 +14,10 @@ from extremegp.estimators.explanations import VotingRows
 from extremegp.estimators.learning import Told, sorted_csr
 from extremegp.estimators.learning_targets import LearnsLabels
 from extremegp.estimators.replay import LearntRows
+from extremegp.estimators.selecting import regression_of_trees
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings
 from extremegp.metrics import TopK
+from extremegp.prediction.pool_covariance import KnownRegression
 
 _STALE_ROWS, _LEAST_PROBABILITY = 512, 1e-9
 
@@ -100,6 +103,12 @@ class LearnsTreeRows(LearnsLabels):
 
     def _feature_weights(self) -> NDArray[np.float64]:
         return np.ones(self.settings_.n_features)
+
+    def _known_regression(self) -> KnownRegression:
+        return regression_of_trees(self.model_)
+
+    def _entropies(self, x: FloatMatrix) -> Iterator[tuple[Any, ...]]:
+        return self.predictor().uncertainty(x)
 
     def _scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
         for tree in self.model_.trees:

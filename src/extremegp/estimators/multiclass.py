@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -27,6 +27,7 @@ from extremegp.estimators.learning import without_absent_ids
 from extremegp.estimators.learning_closed import LearnsInClosedForm
 from extremegp.estimators.learning_targets import LearnsClasses
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
+from extremegp.estimators.selecting import Doubt, SelectsRows, doubt_of_classes
 from extremegp.estimators.weights import first_gains, label_counts, weighted_mean
 from extremegp.metrics import TopK
 from extremegp.prediction.predictor import stack
@@ -45,6 +46,7 @@ class MultiClassGPClassifier(
     RowEstimator,
     LearnsClasses,
     DecidesClasses,
+    SelectsRows,
 ):
     """Classification into one of K classes by sparse variational Gaussian processes (T chapter 3; X).
 
@@ -252,6 +254,9 @@ class MultiClassGPClassifier(
         x, predictor = self._transform(X), self.predictor()
         k = min(number("k", k, low=1, integer=True), self.settings_.n_labels)
         return TopK.concatenate([TopK.from_scores(block, k) for _, block in predictor.probabilities(x)])
+
+    def _doubts(self, x: FloatMatrix) -> Iterator[Doubt]:
+        return (doubt_of_classes(block) for _, block in self.predictor().probabilities(x))
 
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Accuracy; of soft labels the expected one.

@@ -21,11 +21,13 @@ from extremegp.estimators.decisions import Decisions, Per, Rule, best_thresholds
 from extremegp.estimators.fitting import check_lengths, named_columns
 from extremegp.estimators.guarantees import Groups, Guarantee, label_groups, labelled_blocks
 from extremegp.estimators.parameters import TextParameters
+from extremegp.estimators.selecting import Doubt, SelectsRows
 from extremegp.estimators.weights import first_gains, weighted_mean
 from extremegp.label_tree import LabelTreePredictor
 from extremegp.metrics import TopK
 from extremegp.prediction.decisions import MOST_LABELS, By, Candidates
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy, stack
+from extremegp.prediction.selection import entropies_of_labels
 from extremegp.settings.domains import choice, number
 
 
@@ -48,7 +50,7 @@ class TrainingRows(NamedTuple):
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
+class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator, SelectsRows):
     """A classifier of rows with any number of labels.
 
     Args:
@@ -241,6 +243,13 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator):
         if self._has_counts:
             raise SettingsError("counts are no sets of labels: there is nothing to decide")
         return self.predictor().likeliest(x, min(MOST_LABELS, self.settings_.n_labels))
+
+    def _doubts(self, x: FloatMatrix) -> Iterator[Doubt]:
+        if self._has_counts:
+            raise SettingsError('counts have no probabilities to be unsure by: only by="random" is left')
+        for _, candidates in self._likeliest(x):
+            entropies = entropies_of_labels(candidates.probabilities)
+            yield Doubt(entropies, entropies)
 
     def _as_targets(self, indicator: scipy.sparse.csr_matrix) -> Any:
         """An indicator in the form that `fit` was given."""

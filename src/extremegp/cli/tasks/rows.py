@@ -186,12 +186,8 @@ class RowTask(Task[Classifier]):
 
     def _layout(self, classifier: Classifier, request: PredictRequest) -> writing.Layout:
         """What is told of rows and labels beside these."""
-        from extremegp.data import read_vocabulary
-
         source = request.source
-        named = source.vocabulary
-        vocabulary = None if named is None else read_vocabulary(named, source.language)
-        titles = self.titles(classifier, vocabulary)
+        titles = self.titles(classifier, source.read_vocabulary())
         return writing.Layout(_measures(request), titles, source.has_ids)
 
     def titles(self, classifier: Classifier, vocabulary: Vocabulary | None) -> list[str] | None:
