@@ -21,6 +21,7 @@ from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.explanations import Explanation, VotingRows, document_shares, feature_shares
 from extremegp.estimators.fitting import check_lengths
 from extremegp.estimators.learning_saved import LearningState
+from extremegp.estimators.left_out import LeavesRowsOut
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds, checked_ids
 from extremegp.estimators.weights import without_absent
@@ -56,7 +57,7 @@ class Staleness(NamedTuple):
         return self.log_loss / self.log_loss_then - 1
 
 
-class LearnsRows(GPEstimator):
+class LearnsRows(LeavesRowsOut, GPEstimator):
     """An estimator that keeps its training rows, and can take in more or let go of some at any time.
 
     Attributes:

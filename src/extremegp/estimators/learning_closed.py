@@ -21,11 +21,14 @@ from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import chosen
 from extremegp.engine.matrices import is_mapped
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import row_block
+from extremegp.engine.utilities import Utilities
 from extremegp.errors import ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
 from extremegp.estimators.explanations import VotingRows
 from extremegp.estimators.held_rows import HeldRows
 from extremegp.estimators.learning import LearnsRows, Told, named_rows
+from extremegp.estimators.left_out import LeftOutBlock
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds
 from extremegp.metrics import TopK
@@ -36,9 +39,11 @@ from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.settings.model import ModelSettings
 from extremegp.training.exact_changes import KnownRows, RowChanges, relabelled
 from extremegp.training.landmark_trial import log_scores, recorded
+from extremegp.training.left_out import without_own_sites
 from extremegp.training.regression import left_out_utilities
 
-_STALE_ROWS, _EXACT_ROWS, _SQUARES = 512, 3000, 4
+_STALE_ROWS, _LEFT_OUT_ROWS, _EXACT_ROWS, _SQUARES = 512, 256, 3000, 4
+_LEAST_KL_WEIGHT = 1e-3
 _LANDMARKS, _BASIS, _YOUNG = "learning.landmarks", "learning.basis", "learning.young"
 
 
@@ -225,18 +230,48 @@ class LearnsInClosedForm(LearnsRows):
             return float("nan")
         assert self._held is not None
         some = rows[np.linspace(0, len(rows) - 1, min(len(rows), _STALE_ROWS)).round().astype(np.int64)]
-        known = self._held.all().some(some)
-        changes, likelihood = self._working(), self.model_.likelihood
-        left_out = None if changes is None else changes.left_out(some, known)
+        known, likelihood = self._held.all().some(some), self.model_.likelihood
+        found = self._left_out_utilities(some, known)
         with torch.no_grad():
-            if isinstance(left_out, LeftOut):
-                predicted = likelihood.predict(left_out_utilities(self.model_, left_out)).expectations
-            else:
-                # Functions alone know rows of training, and none that came since.
-                found = self.predictor().utilities(known.x, None if left_out is None else left_out.cpu().numpy())
-                predicted = torch.cat([likelihood.predict(utilities).expectations for _, utilities in found])
+            predicted = torch.cat([likelihood.predict(utilities).expectations for _, utilities in found])
         scores = log_scores(recorded(likelihood, predicted), known.y, classes=likelihood.has_classes)
         return -float(scores.mean())
+
+    def _left_out_blocks(self, places: NDArray[np.int64], k: int) -> Iterator[LeftOutBlock]:
+        assert self._held is not None
+        held = self._held.all()
+        for start in range(0, len(places), _LEFT_OUT_ROWS):
+            some = places[start : start + _LEFT_OUT_ROWS]
+            known = held.some(some)
+            for rows, utilities in self._left_out_utilities(some, known):
+                with torch.no_grad():
+                    p = self.model_.likelihood.predict(utilities).expectations.float().cpu().numpy()
+                own = scipy.sparse.csr_matrix(known.y[rows])
+                of_own = p[np.repeat(np.arange(len(p)), np.diff(own.indptr)), own.indices]
+                best = TopK.from_scores(p, min(k, p.shape[1]))
+                yield LeftOutBlock(slice(start + rows.start, start + rows.stop), best, own, of_own)
+
+    def _left_out_utilities(self, places: NDArray[np.int64], known: KnownRows) -> Iterator[tuple[slice, Utilities]]:
+        """The utilities of some of the rows, each without itself."""
+        changes, likelihood = self._working(), self.model_.likelihood
+        left_out = None if changes is None else changes.left_out(places, known)
+        if isinstance(left_out, LeftOut):
+            yield slice(0, len(places)), left_out_utilities(self.model_, left_out)
+            return
+        logits = None if left_out is None else left_out.cpu().numpy()
+        trained = torch.from_numpy(self.ids_.serials()[places] < self._trained)
+        weights = torch.from_numpy(known.weights) / self._kl_weight()
+        for rows, utilities in self.predictor().utilities(known.x, logits):
+            if likelihood.has_label_terms:
+                # Functions of young labels follow from all rows, others from those of training alone.
+                seen = trained[rows, None] | torch.from_numpy(self._young)
+                a = self._landmark_features()(row_block(known.x, rows))
+                utilities = without_own_sites(utilities, likelihood, a, known.y[rows], weights[rows], seen)
+            yield rows, utilities
+
+    def _kl_weight(self) -> float:
+        given = getattr(self, "kl_weight", "auto")
+        return 1.0 if given == "auto" else max(float(given), _LEAST_KL_WEIGHT)
 
     def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
         changes, held = self._working(), self._held

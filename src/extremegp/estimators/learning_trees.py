@@ -4,19 +4,25 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
 from extremegp.data import FloatMatrix
 from extremegp.estimators.explanations import VotingRows
 from extremegp.estimators.learning import Told, sorted_csr
 from extremegp.estimators.learning_targets import LearnsLabels
+from extremegp.estimators.left_out import LeftOutBlock
 from extremegp.estimators.replay import LearntRows
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings
+from extremegp.label_tree.left_out import LeftOutTreePredictor
+from extremegp.label_tree.prediction import best_candidates
 from extremegp.metrics import TopK
+from extremegp.settings.resolve import label_propensities
 
-_STALE_ROWS, _LEAST_PROBABILITY = 512, 1e-9
+_STALE_ROWS, _LEAST_PROBABILITY, _SEED = 512, 1e-9, 0
 
 
 class LearnsTreeRows(LearnsLabels):
@@ -24,6 +30,7 @@ class LearnsTreeRows(LearnsLabels):
 
     model_: LabelTreeModel
     settings_: LabelTreeSettings
+    propensity: Any
 
     @abstractmethod
     def predictor(self) -> LabelTreePredictor:
@@ -75,6 +82,29 @@ class LearnsTreeRows(LearnsLabels):
                 losses -= np.log(np.where(hit, p, 1 - p)).sum()
                 losses -= n_missed * np.log(max(float(self.model_.background), _LEAST_PROBABILITY))
         return float(losses / len(some))
+
+    def _left_out_blocks(self, places: NDArray[np.int64], k: int) -> Iterator[LeftOutBlock]:
+        predictor, every = self._left_out_predictor(), self.model_.rows.indicator()
+        for rows, evidence, p in predictor.candidates(places):
+            recorded = every[places[rows]]
+            best, _ = best_candidates(evidence, p, p, recorded.shape[0], k)
+            # One more than the place of each candidate, and nothing of other labels.
+            numbers = np.arange(1.0, len(p) + 1)
+            found = scipy.sparse.csr_matrix((numbers, (evidence.rows, evidence.labels)), shape=recorded.shape)
+            entries = np.repeat(np.arange(recorded.shape[0]), np.diff(recorded.indptr)), recorded.indices
+            place = np.asarray(found[entries]).ravel().astype(np.int64)
+            own = np.append(np.float32(predictor.background), p)[place]
+            yield LeftOutBlock(rows, best, recorded, own.astype(np.float32))
+
+    def _left_out_predictor(self) -> LeftOutTreePredictor:
+        model = self.model_
+
+        def make() -> LeftOutTreePredictor:
+            counts, n_rows = np.rint(model.rows.label_counts()).astype(np.int64), model.rows.row_weights().sum()
+            propensities = label_propensities(self.propensity, label_counts=counts, n_rows=max(1, round(float(n_rows))))
+            return LeftOutTreePredictor(model, _SEED, propensities)
+
+        return self._kept.get("left out", make, model)
 
     def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
         """The voting rows are those of the regression on the nearest rows."""
