@@ -22,7 +22,6 @@ from extremegp.engine.lengthscales import chosen
 from extremegp.engine.matrices import is_mapped
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.sparse import row_block
-from extremegp.engine.utilities import Utilities
 from extremegp.errors import ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
 from extremegp.estimators.explanations import VotingRows
@@ -39,11 +38,11 @@ from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.settings.model import ModelSettings
 from extremegp.training.exact_changes import KnownRows, RowChanges, relabelled
 from extremegp.training.landmark_trial import log_scores, recorded
-from extremegp.training.left_out import without_own_sites
+from extremegp.training.left_out import LeftOutLink, without_own_sites
 from extremegp.training.regression import left_out_utilities
 
-_STALE_ROWS, _LEFT_OUT_ROWS, _EXACT_ROWS, _SQUARES = 512, 256, 3000, 4
-_LEAST_KL_WEIGHT = 1e-3
+_STALE_ROWS, _LEFT_OUT_ROWS, _EXACT_ROWS, _SQUARES = 512, 1024, 3000, 4
+_LINK_ROWS, _LEAST_KL_WEIGHT = 2000, 1e-3
 _LANDMARKS, _BASIS, _YOUNG = "learning.landmarks", "learning.basis", "learning.young"
 
 
@@ -230,44 +229,73 @@ class LearnsInClosedForm(LearnsRows):
             return float("nan")
         assert self._held is not None
         some = rows[np.linspace(0, len(rows) - 1, min(len(rows), _STALE_ROWS)).round().astype(np.int64)]
-        known, likelihood = self._held.all().some(some), self.model_.likelihood
-        found = self._left_out_utilities(some, known)
+        known = self._held.all().some(some)
+        changes, likelihood = self._working(), self.model_.likelihood
+        left_out = None if changes is None else changes.left_out(some, known)
         with torch.no_grad():
-            predicted = torch.cat([likelihood.predict(utilities).expectations for _, utilities in found])
+            if isinstance(left_out, LeftOut):
+                predicted = likelihood.predict(left_out_utilities(self.model_, left_out)).expectations
+            else:
+                # Functions alone know rows of training, and none that came since.
+                found = self.predictor().utilities(known.x, None if left_out is None else left_out.cpu().numpy())
+                predicted = torch.cat([likelihood.predict(utilities).expectations for _, utilities in found])
         scores = log_scores(recorded(likelihood, predicted), known.y, classes=likelihood.has_classes)
         return -float(scores.mean())
 
     def _left_out_blocks(self, places: NDArray[np.int64], k: int) -> Iterator[LeftOutBlock]:
         assert self._held is not None
-        held = self._held.all()
+        held, likelihood = self._held.all(), self.model_.likelihood
+        if not self.settings_.is_closed and not likelihood.has_label_terms:
+            what = type(likelihood).__name__
+            raise SettingsError(f"functions under {what} have seen the training rows: they cannot be left out")
         for start in range(0, len(places), _LEFT_OUT_ROWS):
             some = places[start : start + _LEFT_OUT_ROWS]
             known = held.some(some)
-            for rows, utilities in self._left_out_utilities(some, known):
-                with torch.no_grad():
-                    p = self.model_.likelihood.predict(utilities).expectations.float().cpu().numpy()
-                own = scipy.sparse.csr_matrix(known.y[rows])
+            for rows, found in self._left_out_probabilities(some, known):
+                p, own = found.float().cpu().numpy(), scipy.sparse.csr_matrix(known.y[rows])
                 of_own = p[np.repeat(np.arange(len(p)), np.diff(own.indptr)), own.indices]
                 best = TopK.from_scores(p, min(k, p.shape[1]))
                 yield LeftOutBlock(slice(start + rows.start, start + rows.stop), best, own, of_own)
 
-    def _left_out_utilities(self, places: NDArray[np.int64], known: KnownRows) -> Iterator[tuple[slice, Utilities]]:
-        """The utilities of some of the rows, each without itself."""
-        changes, likelihood = self._working(), self.model_.likelihood
-        left_out = None if changes is None else changes.left_out(places, known)
-        if isinstance(left_out, LeftOut):
-            yield slice(0, len(places)), left_out_utilities(self.model_, left_out)
-            return
-        logits = None if left_out is None else left_out.cpu().numpy()
-        trained = torch.from_numpy(self.ids_.serials()[places] < self._trained)
-        weights = torch.from_numpy(known.weights) / self._kl_weight()
-        for rows, utilities in self.predictor().utilities(known.x, logits):
-            if likelihood.has_label_terms:
+    @torch.no_grad()
+    def _left_out_probabilities(
+        self, places: NDArray[np.int64], known: KnownRows
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """How probable it is that labels are recorded of some rows, each without itself."""
+        changes, model = self._working(), self.model_
+        everything = slice(0, len(places))
+        if changes is None:
+            trained = torch.from_numpy(self.ids_.serials()[places] < self._trained)
+            weights = torch.from_numpy(known.weights) / self._kl_weight()
+            for rows, utilities in self.predictor().utilities(known.x):
                 # Functions of young labels follow from all rows, others from those of training alone.
                 seen = trained[rows, None] | torch.from_numpy(self._young)
                 a = self._landmark_features()(row_block(known.x, rows))
-                utilities = without_own_sites(utilities, likelihood, a, known.y[rows], weights[rows], seen)
-            yield rows, utilities
+                without = without_own_sites(utilities, model.likelihood, a, known.y[rows], weights[rows], seen)
+                yield rows, recorded(model.likelihood, model.likelihood.predict(without).expectations)
+        elif self.settings_.is_closed:
+            left_out = changes.left_out(places, known)
+            assert isinstance(left_out, LeftOut)
+            expected = model.likelihood.predict(left_out_utilities(model, left_out)).expectations
+            yield everything, recorded(model.likelihood, expected)
+        else:
+            yield everything, self._left_out_link().probabilities(changes.regressed_left_out(known))
+
+    def _left_out_link(self) -> LeftOutLink:
+        """What makes probabilities of the regression without rows: chosen once, until rows change."""
+        changes, held = self._working(), self._held
+        assert changes is not None
+        assert held is not None
+        self._catch_up()
+        rows = held.all()
+
+        def make() -> LeftOutLink:
+            n = len(held)
+            known = rows.some(np.linspace(0, n - 1, min(n, _LINK_ROWS)).round().astype(np.int64))
+            frequencies = torch.from_numpy(changes.frequencies)
+            return LeftOutLink.chosen(changes.regressed_left_out(known), known.y, frequencies, known.weights)
+
+        return self._kept.get("left out", make, self.model_, rows.weights)
 
     def _kl_weight(self) -> float:
         given = getattr(self, "kl_weight", "auto")

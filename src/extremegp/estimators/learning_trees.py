@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
 import scipy.sparse
@@ -20,7 +19,6 @@ from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSe
 from extremegp.label_tree.left_out import LeftOutTreePredictor
 from extremegp.label_tree.prediction import best_candidates
 from extremegp.metrics import TopK
-from extremegp.settings.resolve import label_propensities
 
 _STALE_ROWS, _LEAST_PROBABILITY, _SEED = 512, 1e-9, 0
 
@@ -30,7 +28,6 @@ class LearnsTreeRows(LearnsLabels):
 
     model_: LabelTreeModel
     settings_: LabelTreeSettings
-    propensity: Any
 
     @abstractmethod
     def predictor(self) -> LabelTreePredictor:
@@ -98,13 +95,7 @@ class LearnsTreeRows(LearnsLabels):
 
     def _left_out_predictor(self) -> LeftOutTreePredictor:
         model = self.model_
-
-        def make() -> LeftOutTreePredictor:
-            counts, n_rows = np.rint(model.rows.label_counts()).astype(np.int64), model.rows.row_weights().sum()
-            propensities = label_propensities(self.propensity, label_counts=counts, n_rows=max(1, round(float(n_rows))))
-            return LeftOutTreePredictor(model, _SEED, propensities)
-
-        return self._kept.get("left out", make, model)
+        return self._kept.get("left out", lambda: LeftOutTreePredictor(model, _SEED), model)
 
     def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
         """The voting rows are those of the regression on the nearest rows."""

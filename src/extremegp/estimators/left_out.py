@@ -58,10 +58,13 @@ class LeavesRowsOut:
     def predict_left_out(self, ids: Iterable[str | int] | None = None, k: int = 5) -> LeftOutRows:
         """The most probable labels of training rows, each as if it had not been trained on; nothing is trained again.
 
-        Regressions on rows leave a row out exactly. Functions that were trained by steps lose the row's own site in
-        their posterior, to first order; of label trees, which have learnt from the row, nothing is used: a last stage
-        of their own makes probabilities of what nearest rows and regressions say without the row, and learns that once,
-        in seconds. Kernels, noise and weights of features stay those that all rows have chosen.
+        Regressions on rows leave a row out exactly. What was trained by steps has learnt from the row: functions beside
+        a regression, and trees, say nothing here. A last stage of its own, learnt on the left-out rows themselves,
+        makes probabilities of what the regression, or nearest rows and regressions, say without the row: two numbers
+        and a floor with landmarks, the Gaussian process of the evidence in label trees (seconds, once). Functions
+        without a regression lose the row's own site in their posterior. So these are probabilities of a simpler model
+        than that of `predict_proba`, of labels that are recorded, whatever the propensities. Kernels, noise and weights
+        of features stay those that all rows have chosen, which makes them a little better than those of new rows.
 
         Args:
             ids: names of the rows, in this order (see `fit`); None for all.

@@ -27,23 +27,22 @@ _COUNTS = len(SHARES) + 1
 
 
 class LeftOutTreePredictor:
-    """Probabilities of the labels of training rows, each without itself.
+    """How probable it is that labels of training rows are recorded, each row left out.
 
     Args:
         model: the trained model.
         seed: decides what is learnt of the evidence.
-        propensities: how likely a label that applies is recorded, K; None where all are.
 
     Attributes:
         background: the probability of labels that are no candidates.
     """
 
-    def __init__(self, model: LabelTreeModel, seed: int, propensities: NDArray[np.float64] | None = None) -> None:
+    def __init__(self, model: LabelTreeModel, seed: int) -> None:
         self.model, self._whole = model, LabelTreePredictor(model)
         last = model.settings.n_evidence - (model.settings.n_excluded > 0)
         self._columns = slice(1, last)
         self._combiner = combiner_settings(model.settings, last - 1).build()
-        self._learn(seed, propensities)
+        self._learn(seed)
         self._predictor = Predictor(self._combiner)
 
     def candidates(self, places: NDArray[np.int64]) -> Iterator[tuple[slice, Evidence, NDArray[np.float32]]]:
@@ -60,7 +59,7 @@ class LeftOutTreePredictor:
             parts = map(torch.from_numpy, self._whole.toward_prior(evidence, mean, variance))
             yield rows, evidence, expected_sigmoid(*parts).numpy()
 
-    def _learn(self, seed: int, propensities: NDArray[np.float64] | None) -> None:
+    def _learn(self, seed: int) -> None:
         n_rows = self.model.settings.n_rows
         some = np.linspace(0, n_rows - 1, min(n_rows, _ROWS)).round().astype(np.int64)
         weights, parts = self.model.rows.row_weights().astype(np.float64), []
@@ -70,15 +69,15 @@ class LeftOutTreePredictor:
             evidence, truth = self._evidence(rows), self._labels(rows)
             present = np.asarray(truth[evidence.rows, evidence.labels]).ravel() > 0
             of_pairs = weights[rows][evidence.rows]
-            parts.append((evidence.values, present, of_pairs, evidence.labels))
+            parts.append((evidence.values, present, of_pairs))
             n_missed += float(np.diff(truth.indptr) @ weights[rows] - of_pairs[present].sum())
             n_others += float(truth.shape[1] * weights[rows].sum() - of_pairs.sum())
         # And half a miss, so that none is impossible.
         self.background = (n_missed + 0.5) / (n_others + 1)
-        e, present, of_pairs, of_labels = map(np.concatenate, zip(*parts, strict=True))
+        e, present, of_pairs = map(np.concatenate, zip(*parts, strict=True))
         if len(e) > _MOST_PAIRS:
             chosen = np.sort(np.random.default_rng([seed, 4]).choice(len(e), _MOST_PAIRS, replace=False))
-            e, present, of_pairs, of_labels = e[chosen], present[chosen], of_pairs[chosen], of_labels[chosen]
+            e, present, of_pairs = e[chosen], present[chosen], of_pairs[chosen]
         spread = e.std(axis=0)
         self._centre, self._scale = e.mean(axis=0), np.where(spread > 1e-6, spread, 1).astype(np.float32)
         train_on_pairs(
@@ -87,7 +86,6 @@ class LeftOutTreePredictor:
             present,
             seed,
             of_pairs if self.model.rows.settings.weighted else None,
-            None if propensities is None else propensities[of_labels],
         )
 
     def _scaled(self, values: NDArray[np.float32]) -> NDArray[np.float32]:
