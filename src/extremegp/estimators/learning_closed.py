@@ -19,13 +19,14 @@ from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import chosen
-from extremegp.engine.matrices import is_mapped
+from extremegp.engine.matrices import is_mapped, suited_form
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.sparse import row_block
 from extremegp.errors import ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
 from extremegp.estimators.explanations import VotingRows
 from extremegp.estimators.held_rows import HeldRows
+from extremegp.estimators.label_issues import block_of, nearest_by_cosine
 from extremegp.estimators.learning import LearnsRows, Told, named_rows
 from extremegp.estimators.left_out import LeftOutBlock
 from extremegp.estimators.replay import LearntRows
@@ -252,10 +253,22 @@ class LearnsInClosedForm(LearnsRows):
             some = places[start : start + _LEFT_OUT_ROWS]
             known = held.some(some)
             for rows, found in self._left_out_probabilities(some, known):
-                p, own = found.float().cpu().numpy(), scipy.sparse.csr_matrix(known.y[rows])
-                of_own = p[np.repeat(np.arange(len(p)), np.diff(own.indptr)), own.indices]
-                best = TopK.from_scores(p, min(k, p.shape[1]))
-                yield LeftOutBlock(slice(start + rows.start, start + rows.stop), best, own, of_own)
+                of_block = slice(start + rows.start, start + rows.stop)
+                yield block_of(of_block, found.float().cpu().numpy(), known.y[rows], k)
+
+    def _plain_blocks(self, x: FloatMatrix, y: FloatCSR, k: int) -> Iterator[LeftOutBlock]:
+        for rows, p in self.predictor().probabilities(x):
+            yield block_of(rows, p.astype(np.float32), y[rows], k)
+
+    def _suited(self, x: FloatMatrix) -> FloatMatrix:
+        return suited_form(x)
+
+    def _recorded(self) -> FloatCSR:
+        assert self._held is not None
+        return self._held.all().y
+
+    def _nearest(self, x: FloatMatrix, own: NDArray[np.int64], m: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return nearest_by_cosine(x, self._inputs(), own, m)
 
     @torch.no_grad()
     def _left_out_probabilities(
