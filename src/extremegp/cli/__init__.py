@@ -1,4 +1,4 @@
-"""The command line: `extremegp train`, `predict`, `evaluate`, `learn`, `forget`, `convert`, `info` and so on.
+"""The command line: `extremegp train`, `predict`, `evaluate`, `audit`, `learn`, `forget`, `convert`, `info` and so on.
 
 Commands import what computes only when they run, so that `--help` answers at once.
 """
@@ -14,6 +14,7 @@ import typer
 
 from extremegp.__about__ import __version__
 from extremegp.cli.app import OneLineErrors, PlainHelp
+from extremegp.cli.audit import audit
 from extremegp.cli.convert import convert
 from extremegp.cli.demo import demo
 from extremegp.cli.evaluate import evaluate
@@ -37,7 +38,7 @@ app = typer.Typer(
     rich_markup_mode="rich",
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, train, predict, evaluate, learn, forget, serve, export, convert, info, presets):
+for _command in (demo, train, predict, evaluate, audit, learn, forget, serve, export, convert, info, presets):
     # The text at the top of a command's file is what its --help says.
     app.command(cls=PlainHelp, help=sys.modules[_command.__module__].__doc__)(_command)
 

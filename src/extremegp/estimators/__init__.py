@@ -13,8 +13,10 @@ from extremegp.errors import ModelFormatError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.decisions import Decisions
 from extremegp.estimators.explanations import Explanation, Share
+from extremegp.estimators.label_issues import LabelIssue
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.learning import Staleness
+from extremegp.estimators.left_out import LeftOutRows
 from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
@@ -27,8 +29,10 @@ __all__ = [
     "Decisions",
     "Explanation",
     "GPEstimator",
+    "LabelIssue",
     "LabelTreeGPClassifier",
     "LabelUncertainty",
+    "LeftOutRows",
     "MultiClassGPClassifier",
     "MultiLabelEstimator",
     "MultiLabelGPClassifier",

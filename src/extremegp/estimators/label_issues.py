@@ -317,7 +317,7 @@ def nearest_by_cosine(
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
     """The m of some rows with the largest cosines, see `FindsLabelIssues`."""
     products: Any = normalize(x) @ normalize(rows).T
-    found: NDArray[Any] = products.toarray() if scipy.sparse.issparse(products) else products
+    found: Any = products if isinstance(products, np.ndarray) else products.toarray()
     cosines = torch.from_numpy(found)
     known = np.flatnonzero(own >= 0)
     cosines[torch.from_numpy(known), torch.from_numpy(own[known])] = -2.0

@@ -1,8 +1,7 @@
 """How probable it is that recorded labels are wrong, and that missing ones were forgotten, given what a model says.
 
-Noise of labels depends on the true label alone: of the labels that apply a share a is not recorded, and label k is
-recorded of a share b_k of the rows that it does not apply to (Natarajan et al. 2013). With q how probable it is that
-the label applies, by Bayes' rule
+Noise of labels depends on the true label alone: of the labels that apply a share a is not recorded, and a share b of
+those that do not apply is (Natarajan et al. 2013). With q how probable it is that the label applies, by Bayes' rule
 
     P(applies | not recorded) = a q / (a q + (1 - b)(1 - q)),
     P(does not apply | recorded) = b (1 - q) / (b (1 - q) + (1 - a) q).
@@ -11,7 +10,7 @@ For q stands what a model of recorded labels says, which is near it where errors
 confident (Northcutt, Jiang and Chuang 2021): labels that are not recorded, of a probability above the mean of those
 that are, and recorded ones of a probability below the mean of those that are not. A model cannot tell errors from what
 nobody could predict: where labels are hard to predict the rates are too high, and so are the probabilities. The order
-is what counts. Wrong labels are taken to be less rare among frequent labels: b_k grows as a power of the frequency.
+is what counts.
 """
 
 from __future__ import annotations
@@ -23,7 +22,7 @@ from numpy.typing import NDArray
 
 _LIKE_OTHERS = 20.0
 """Rows of all labels together that count beside those of each."""
-_POPULARITY, _MOST = 0.25, 0.3
+_MOST = 0.3
 
 
 class LabelPairs(NamedTuple):
@@ -49,11 +48,11 @@ class NoiseRates(NamedTuple):
 
     Attributes:
         missing: a, the share of labels that apply and are not recorded.
-        wrong: b, the share of the rows without each label that are recorded with it, K.
+        wrong: b, the share of pairs of a row and a label that does not apply which are recorded.
     """
 
     missing: float
-    wrong: NDArray[np.float64]
+    wrong: float
 
     @classmethod
     def counted(cls, recorded: LabelPairs, absent: LabelPairs, n_rows: int, n_labels: int) -> NoiseRates:
@@ -74,18 +73,17 @@ class NoiseRates(NamedTuple):
         forgotten = np.count_nonzero(absent.p >= present[absent.labels])
         strange = np.count_nonzero(recorded.p <= lacking[recorded.labels])
         missing, wrong = ((count + 0.5) / (count + sure + 1) for count in (forgotten, strange))
-        popular = ((n + 1) / (n_rows + 2)) ** _POPULARITY
-        of_labels = min(wrong, _MOST) * n.sum() * popular / max(float((n_rows - n) @ popular), 1.0)
-        return cls(min(missing, _MOST), np.clip(of_labels, 1e-9, _MOST))
+        of_absent = min(wrong, _MOST) * n.sum() / max(n_rows * n_labels - n.sum(), 1.0)
+        return cls(min(missing, _MOST), min(max(of_absent, 1e-9), _MOST))
 
     def of_recorded(self, pairs: LabelPairs) -> NDArray[np.float64]:
         """How probable it is that labels which are recorded do not apply."""
-        wrong, q = self.wrong[pairs.labels], _within(pairs.p)
+        wrong, q = self.wrong, _within(pairs.p)
         return np.asarray(wrong * (1 - q) / (wrong * (1 - q) + (1 - self.missing) * q))
 
     def of_absent(self, pairs: LabelPairs) -> NDArray[np.float64]:
         """How probable it is that labels which are not recorded apply."""
-        wrong, q = self.wrong[pairs.labels], _within(pairs.p)
+        wrong, q = self.wrong, _within(pairs.p)
         return np.asarray(self.missing * q / (self.missing * q + (1 - wrong) * (1 - q)))
 
 
@@ -97,7 +95,7 @@ def contradicted(pairs: LabelPairs, rates: NoiseRates, *, recorded: bool) -> NDA
         rates: how labels are recorded.
         recorded: whether that row has the label.
     """
-    wrong, q = rates.wrong[pairs.labels], _within(pairs.p)
+    wrong, q = rates.wrong, _within(pairs.p)
     forgotten, added = q * rates.missing * (1 - rates.missing), (1 - q) * wrong * (1 - wrong)
     return np.asarray((added if recorded else forgotten) / (forgotten + added))
 
