@@ -1,4 +1,4 @@
-"""The command line: `extremegp train`, `predict`, `evaluate`, `select`, `learn`, `forget`, `convert`, `info` and so on.
+"""The command line: `extremegp train`, `predict`, `evaluate`, `learn`, `convert`, `info` and so on.
 
 Commands import what computes only when they run, so that `--help` answers at once.
 """
@@ -14,6 +14,7 @@ import typer
 
 from extremegp.__about__ import __version__
 from extremegp.cli.app import OneLineErrors, PlainHelp
+from extremegp.cli.audit import audit
 from extremegp.cli.convert import convert
 from extremegp.cli.demo import demo
 from extremegp.cli.evaluate import evaluate
@@ -48,6 +49,7 @@ _COMMANDS = (
     report,
     guarantee,
     select,
+    audit,
     learn,
     forget,
     serve,

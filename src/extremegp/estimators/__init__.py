@@ -15,8 +15,10 @@ from extremegp.estimators.class_sets import ClassDecisions
 from extremegp.estimators.decisions import Decisions
 from extremegp.estimators.explanations import Explanation, Share
 from extremegp.estimators.guarantees import Guarantee
+from extremegp.estimators.label_issues import LabelIssue
 from extremegp.estimators.label_tree import LabelTreeGPClassifier
 from extremegp.estimators.learning import Staleness
+from extremegp.estimators.left_out import LeftOutRows
 from extremegp.estimators.multiclass import MultiClassGPClassifier
 from extremegp.estimators.multilabel import MultiLabelGPClassifier
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
@@ -33,8 +35,10 @@ __all__ = [
     "Explanation",
     "GPEstimator",
     "Guarantee",
+    "LabelIssue",
     "LabelTreeGPClassifier",
     "LabelUncertainty",
+    "LeftOutRows",
     "MultiClassGPClassifier",
     "MultiLabelEstimator",
     "MultiLabelGPClassifier",

@@ -198,9 +198,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsTreeRows):
         check_is_fitted(self, "model_")
         serials, novelty, rows = self._serials_to_refit(), self.novelty_, self.model_.rows
         weights = rows.row_weights().astype(np.float64) if rows.settings.weighted else None
-        labels = rows.array("labels"), rows.array("label_indptr")
-        ones, shape = np.ones(len(labels[0]), np.float32), (self.n_rows_, rows.settings.n_labels)
-        x, y = rows.inputs().copy(), scipy.sparse.csr_matrix((ones, *labels), shape=shape)
+        x, y = rows.inputs().copy(), rows.indicator()
         ids = RowIds(self.ids_.names, self.ids_.next_number)
         told = TrainedOn(self.features_, x, y, self.label_space_, self.target_kind_, weights, ids)
         names, titles = getattr(self, "feature_names_in_", None), self.label_titles_

@@ -20,6 +20,7 @@ from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.explanations import Explanation, VotingRows, document_shares, feature_shares
 from extremegp.estimators.fitting import check_lengths
+from extremegp.estimators.label_issues import FindsLabelIssues
 from extremegp.estimators.learning_saved import LearningState
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds, checked_ids
@@ -56,7 +57,7 @@ class Staleness(NamedTuple):
         return self.log_loss / self.log_loss_then - 1
 
 
-class LearnsRows(GPEstimator):
+class LearnsRows(FindsLabelIssues, GPEstimator):
     """An estimator that keeps its training rows, and can take in more or let go of some at any time.
 
     Attributes:
@@ -379,6 +380,10 @@ class LearnsRows(GPEstimator):
     @abstractmethod
     def _changed(self) -> None:
         """What follows from rows that came or went."""
+
+    @abstractmethod
+    def _suited(self, x: FloatMatrix) -> FloatMatrix:
+        """Features in the form of those of the rows."""
 
     @abstractmethod
     def _inputs(self) -> FloatMatrix:

@@ -19,13 +19,16 @@ from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import chosen
-from extremegp.engine.matrices import is_mapped
+from extremegp.engine.matrices import is_mapped, suited_form
 from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import row_block
 from extremegp.errors import ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
 from extremegp.estimators.explanations import VotingRows
 from extremegp.estimators.held_rows import HeldRows
+from extremegp.estimators.label_issues import block_of, nearest_by_cosine
 from extremegp.estimators.learning import LearnsRows, Told, named_rows
+from extremegp.estimators.left_out import LeftOutBlock
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.row_ids import RowIds
 from extremegp.estimators.selecting import regression_of_functions
@@ -38,9 +41,11 @@ from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.settings.model import ModelSettings
 from extremegp.training.exact_changes import KnownRows, RowChanges, relabelled
 from extremegp.training.landmark_trial import log_scores, recorded
+from extremegp.training.left_out import LeftOutLink, without_own_sites
 from extremegp.training.regression import left_out_utilities
 
-_STALE_ROWS, _EXACT_ROWS, _SQUARES = 512, 3000, 4
+_STALE_ROWS, _LEFT_OUT_ROWS, _EXACT_ROWS, _SQUARES = 512, 1024, 3000, 4
+_LINK_ROWS, _LEAST_KL_WEIGHT = 2000, 1e-3
 _LANDMARKS, _BASIS, _YOUNG = "learning.landmarks", "learning.basis", "learning.young"
 
 
@@ -243,6 +248,77 @@ class LearnsInClosedForm(LearnsRows):
                 predicted = torch.cat([likelihood.predict(utilities).expectations for _, utilities in found])
         scores = log_scores(recorded(likelihood, predicted), known.y, classes=likelihood.has_classes)
         return -float(scores.mean())
+
+    def _left_out_blocks(self, places: NDArray[np.int64], k: int) -> Iterator[LeftOutBlock]:
+        assert self._held is not None
+        held, likelihood = self._held.all(), self.model_.likelihood
+        if not self.settings_.is_closed and not likelihood.has_label_terms:
+            what = type(likelihood).__name__
+            raise SettingsError(f"functions under {what} have seen the training rows: they cannot be left out")
+        for start in range(0, len(places), _LEFT_OUT_ROWS):
+            some = places[start : start + _LEFT_OUT_ROWS]
+            known = held.some(some)
+            for rows, found in self._left_out_probabilities(some, known):
+                of_block = slice(start + rows.start, start + rows.stop)
+                yield block_of(of_block, found.float().cpu().numpy(), known.y[rows], k)
+
+    def _plain_blocks(self, x: FloatMatrix, y: FloatCSR, k: int) -> Iterator[LeftOutBlock]:
+        for rows, p in self.predictor().probabilities(x):
+            yield block_of(rows, p.astype(np.float32), y[rows], k)
+
+    def _suited(self, x: FloatMatrix) -> FloatMatrix:
+        return suited_form(x)
+
+    def _recorded(self) -> FloatCSR:
+        assert self._held is not None
+        return self._held.all().y
+
+    def _nearest(self, x: FloatMatrix, own: NDArray[np.int64], m: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        return nearest_by_cosine(x, self._inputs(), own, m)
+
+    @torch.no_grad()
+    def _left_out_probabilities(
+        self, places: NDArray[np.int64], known: KnownRows
+    ) -> Iterator[tuple[slice, torch.Tensor]]:
+        """How probable it is that labels are recorded of some rows, each without itself."""
+        changes, model = self._working(), self.model_
+        everything = slice(0, len(places))
+        if changes is None:
+            trained = torch.from_numpy(self.ids_.serials()[places] < self._trained)
+            weights = torch.from_numpy(known.weights) / self._kl_weight()
+            for rows, utilities in self.predictor().utilities(known.x):
+                # Functions of young labels follow from all rows, others from those of training alone.
+                seen = trained[rows, None] | torch.from_numpy(self._young)
+                a = self._landmark_features()(row_block(known.x, rows))
+                without = without_own_sites(utilities, model.likelihood, a, known.y[rows], weights[rows], seen)
+                yield rows, recorded(model.likelihood, model.likelihood.predict(without).expectations)
+        elif self.settings_.is_closed:
+            left_out = changes.left_out(places, known)
+            assert isinstance(left_out, LeftOut)
+            expected = model.likelihood.predict(left_out_utilities(model, left_out)).expectations
+            yield everything, recorded(model.likelihood, expected)
+        else:
+            yield everything, self._left_out_link().probabilities(changes.regressed_left_out(known))
+
+    def _left_out_link(self) -> LeftOutLink:
+        """What makes probabilities of the regression without rows: chosen once, until rows change."""
+        changes, held = self._working(), self._held
+        assert changes is not None
+        assert held is not None
+        self._catch_up()
+        rows = held.all()
+
+        def make() -> LeftOutLink:
+            n = len(held)
+            known = rows.some(np.linspace(0, n - 1, min(n, _LINK_ROWS)).round().astype(np.int64))
+            frequencies = torch.from_numpy(changes.frequencies)
+            return LeftOutLink.chosen(changes.regressed_left_out(known), known.y, frequencies, known.weights)
+
+        return self._kept.get("left out", make, self.model_, rows.weights)
+
+    def _kl_weight(self) -> float:
+        given = getattr(self, "kl_weight", "auto")
+        return 1.0 if given == "auto" else max(float(given), _LEAST_KL_WEIGHT)
 
     def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
         changes, held = self._working(), self._held

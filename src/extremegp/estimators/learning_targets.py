@@ -8,7 +8,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from extremegp.data import ClassSpace, FloatCSR, LabelSpace, one_hot
+from extremegp.data import ClassSpace, FloatCSR, FloatMatrix, LabelSpace, one_hot
 from extremegp.data.frames import lists_of
 from extremegp.data.labels import refuse_nested_indicator
 from extremegp.data.soft_labels import are_class_probabilities
@@ -20,6 +20,12 @@ from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
 
 class LearnsLabels(LearnsRows, MultiLabelEstimator):
     """An estimator of many labels per row that learns rows."""
+
+    _one_class = False
+
+    def _rows_of(self, X: Any, Y: Any) -> tuple[FloatMatrix, FloatCSR]:
+        y = sorted_csr(self.encode_labels(Y))
+        return self._suited(self._transform(X)), y
 
     def _first_fit(self, X: Any, Y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is not None and lists_of(Y) is None:
@@ -51,6 +57,14 @@ class LearnsLabels(LearnsRows, MultiLabelEstimator):
 
 class LearnsClasses(LearnsRows, ClassEstimator):
     """An estimator of one class per row that learns rows."""
+
+    _one_class = True
+
+    def _rows_of(self, X: Any, Y: Any) -> tuple[FloatMatrix, FloatCSR]:
+        if are_class_probabilities(Y):
+            raise DataError("soft labels are no classes: give the class of each row")
+        y = sorted_csr(one_hot(self.label_space_.encode(Y, unknown="ignore"), len(self.label_space_)))
+        return self._suited(self._transform(X)), y
 
     def _check_new(self, new_labels: str) -> None:
         super()._check_new(new_labels)

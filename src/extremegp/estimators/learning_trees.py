@@ -7,19 +7,24 @@ from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
+import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.data import FloatMatrix
+from extremegp.data import FloatCSR, FloatMatrix
 from extremegp.estimators.explanations import VotingRows
 from extremegp.estimators.learning import Told, sorted_csr
 from extremegp.estimators.learning_targets import LearnsLabels
+from extremegp.estimators.left_out import LeftOutBlock
 from extremegp.estimators.replay import LearntRows
 from extremegp.estimators.selecting import regression_of_trees
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings
+from extremegp.label_tree.left_out import LeftOutTreePredictor
+from extremegp.label_tree.model import Evidence
+from extremegp.label_tree.prediction import best_candidates
 from extremegp.metrics import TopK
 from extremegp.prediction.pool_covariance import KnownRegression
 
-_STALE_ROWS, _LEAST_PROBABILITY = 512, 1e-9
+_STALE_ROWS, _LEAST_PROBABILITY, _SEED = 512, 1e-9, 0
 
 
 class LearnsTreeRows(LearnsLabels):
@@ -79,6 +84,34 @@ class LearnsTreeRows(LearnsLabels):
                 losses -= n_missed * np.log(max(float(self.model_.background), _LEAST_PROBABILITY))
         return float(losses / len(some))
 
+    def _suited(self, x: FloatMatrix) -> FloatMatrix:
+        return sorted_csr(x)
+
+    def _recorded(self) -> FloatCSR:
+        return self.model_.rows.indicator()
+
+    def _nearest(self, x: FloatMatrix, own: NDArray[np.int64], m: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        rows, matrix = self.model_.rows, sorted_csr(x)
+        near = rows.nearest(matrix, own)
+        found, lengths = near.rows[:, :m], rows.norms()
+        own_lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1), dtype=np.float64)).reshape(-1, 1)
+        cosines = near.similarities[:, :m] / np.maximum(own_lengths * lengths[found], 1e-12)
+        some = np.arange(found.shape[1]) < near.sizes[:, None]
+        return np.where(some, found, -1).astype(np.int64), np.where(some, cosines, -1).astype(np.float32)
+
+    def _left_out_blocks(self, places: NDArray[np.int64], k: int) -> Iterator[LeftOutBlock]:
+        predictor, every = self._left_out_predictor(), self.model_.rows.indicator()
+        for rows, evidence, p in predictor.candidates(places):
+            yield _block_of(rows, evidence, p, every[places[rows]], predictor.background, k)
+
+    def _plain_blocks(self, x: FloatMatrix, y: FloatCSR, k: int) -> Iterator[LeftOutBlock]:
+        for rows, evidence, _, p in self.predictor().candidates(x):
+            yield _block_of(rows, evidence, p, y[rows], float(self.model_.background), k)
+
+    def _left_out_predictor(self) -> LeftOutTreePredictor:
+        model = self.model_
+        return self._kept.get("left out", lambda: LeftOutTreePredictor(model, _SEED), model)
+
     def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
         """The voting rows are those of the regression on the nearest rows."""
         matrix = sorted_csr(x)
@@ -119,3 +152,17 @@ class LearnsTreeRows(LearnsLabels):
     def _settle(self) -> None:
         self.model_.settle()
         super()._settle()
+
+
+def _block_of(
+    rows: slice, evidence: Evidence, p: NDArray[np.float32], recorded: FloatCSR, background: float, k: int
+) -> LeftOutBlock:
+    """A block of rows of whose candidates the probabilities are known."""
+    best, _ = best_candidates(evidence, p, p, recorded.shape[0], k)
+    # One more than the place of each candidate, and nothing of other labels.
+    numbers = np.arange(1.0, len(p) + 1)
+    found = scipy.sparse.csr_matrix((numbers, (evidence.rows, evidence.labels)), shape=recorded.shape)
+    entries = np.repeat(np.arange(recorded.shape[0]), np.diff(recorded.indptr)), recorded.indices
+    place = np.asarray(found[entries]).ravel().astype(np.int64)
+    own = np.append(np.float32(background), p)[place]
+    return LeftOutBlock(rows, best, recorded, own.astype(np.float32))

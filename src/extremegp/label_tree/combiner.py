@@ -11,6 +11,7 @@ import torch
 from numpy.typing import NDArray
 
 from extremegp.engine.integrals.logistic import expected_sigmoid
+from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.label_tree.evidence_gain import Gain, gain_of
 from extremegp.label_tree.model import LabelTreeModel, combiner_settings, row_blocks
@@ -86,10 +87,10 @@ def train_combiner(
     model.scale.copy_(torch.from_numpy(np.where(spread > 1e-6, spread, 1).astype(np.float32)))
     inputs = ((e - model.centre.numpy()) / model.scale.numpy()).astype(np.float32)
     pair_weights = None if weights is None else of_pairs
-    history = _train(model, inputs, present, seed, pair_weights)
-    if propensities is not None:
-        applying = _applying(model, inputs, present, propensities[of_labels])
-        history = _train(model, inputs, applying, seed, pair_weights)
+    of_pairs_propensities = None if propensities is None else propensities[of_labels]
+    model.combiner.load_state_dict(combiner_settings(model.settings).build().state_dict())
+    history = train_on_pairs(model.combiner, inputs, present, seed, pair_weights, of_pairs_propensities)
+    model.requires_grad_(False)
     if model.prior is not None:
         unknown = model.rows.exchanged(x[held_out[:_MOST_UNKNOWN]], rng)
         model.prior.learn(np.concatenate(closeness), unknown, _spread(model, inputs))
@@ -108,30 +109,61 @@ def gain_of_all_rows(
     return gain_of(evidence.values, without, present, evidence.rows, weights)
 
 
+def train_on_pairs(
+    combiner: VariationalModel,
+    inputs: NDArray[np.float32],
+    present: NDArray[np.bool_],
+    seed: int,
+    weights: NDArray[np.float64] | None,
+    propensities: NDArray[np.float64] | None = None,
+) -> list[dict[str, float]]:
+    """Train the Gaussian process of the evidence on pairs of a row and a label, from its start.
+
+    Args:
+        combiner: as it was built.
+        inputs: scaled evidence of the pairs.
+        present: whether the label is recorded.
+        seed: decides everything.
+        weights: what each pair counts; None for 1.
+        propensities: of the labels of the pairs, see `train_combiner`.
+
+    Returns:
+        A record per epoch.
+    """
+    start = {name: tensor.clone() for name, tensor in combiner.state_dict().items()}
+    history = _train(combiner, inputs, present, seed, weights)
+    if propensities is not None:
+        applying = _applying(combiner, inputs, present, propensities)
+        combiner.load_state_dict(start)
+        history = _train(combiner, inputs, applying, seed, weights)
+    return history
+
+
 def _train(
-    model: LabelTreeModel,
+    combiner: VariationalModel,
     inputs: NDArray[np.float32],
     targets: NDArray[Any],
     seed: int,
     weights: NDArray[np.float64] | None,
 ) -> list[dict[str, float]]:
-    """Train the Gaussian process of the evidence on pairs of a row and a label, from its start."""
     batch, labels = min(_BATCH_SIZE, len(inputs)), scipy.sparse.csr_matrix(targets[:, None], dtype=np.float32)
     epochs = max(2, math.ceil(_STEPS * batch / len(inputs)))
     settings = TrainingSettings(epochs=epochs, batch_size=batch, learning_rate=0.05, seed=seed)
-    model.combiner.load_state_dict(combiner_settings(model.settings).build().state_dict())
-    model.combiner.start(TrainingData(inputs, labels, np.random.default_rng([seed, 6]), weights=weights))
-    model.combiner.requires_grad_(True)
-    history = train(model.combiner, inputs, labels, settings, weights=weights, reporter=NoReporter(), world=World())
-    model.requires_grad_(False)
+    combiner.start(TrainingData(inputs, labels, np.random.default_rng([seed, 6]), weights=weights))
+    combiner.requires_grad_(True)
+    history = train(combiner, inputs, labels, settings, weights=weights, reporter=NoReporter(), world=World())
+    combiner.requires_grad_(False)
     return history
 
 
 def _applying(
-    model: LabelTreeModel, inputs: NDArray[np.float32], recorded: NDArray[np.bool_], propensities: NDArray[np.float64]
+    combiner: VariationalModel,
+    inputs: NDArray[np.float32],
+    recorded: NDArray[np.bool_],
+    propensities: NDArray[np.float64],
 ) -> NDArray[np.float64]:
     """How probable it is that labels apply, given whether they are recorded: r (1 / e - 1) / (1 - r) of those not."""
-    moments = [utilities.marginals() for _, utilities in Predictor(model.combiner).utilities(inputs)]
+    moments = [utilities.marginals() for _, utilities in Predictor(combiner).utilities(inputs)]
     mean, variance = (torch.cat([block[part] for block in moments])[:, 0] for part in range(2))
     chances = expected_sigmoid(mean, variance).numpy().astype(np.float64).clip(0, 1 - 1e-6)
     missed = chances * (1 / propensities - 1) / (1 - chances)

@@ -44,10 +44,10 @@ _CHOOSING_ROWS = 64
 _BEST_OF_TREE = 100
 
 
-def combiner_settings(settings: LabelTreeSettings) -> ModelSettings:
-    """The Gaussian process of the evidence: one function, one label."""
+def combiner_settings(settings: LabelTreeSettings, n_evidence: int | None = None) -> ModelSettings:
+    """The Gaussian process of the evidence, or of so much of it: one function, one label."""
     return ModelSettings(
-        settings.n_evidence,
+        settings.n_evidence if n_evidence is None else n_evidence,
         1,
         1,
         settings.n_inducing,
@@ -81,12 +81,14 @@ class Evidence(NamedTuple):
         labels: of the pairs, ascending in a row.
         values: pairs x `n_evidence` of the settings.
         closeness: of the B inputs to the training rows, see `Rows.closeness`.
+        rests: how much the frequencies count in each regression, 1 - sum_i w_i, B x regressions.
     """
 
     rows: NDArray[np.int64]
     labels: NDArray[np.int32]
     values: NDArray[np.float32]
     closeness: NDArray[np.float32]
+    rests: NDArray[np.float32]
 
 
 class LabelTreeModel(nn.Module):
@@ -117,16 +119,28 @@ class LabelTreeModel(nn.Module):
         self.register_buffer("background", torch.zeros(()))
         self.register_buffer("log_counts", torch.zeros(k))
 
-    def evidence(self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64] | None = None) -> Evidence:
-        """Candidates and evidence of B inputs; `own` are the training rows that they are, of those that are."""
+    def evidence(
+        self, x: scipy.sparse.csr_matrix, own: NDArray[np.int64] | None = None, *, of_trees: bool = True
+    ) -> Evidence:
+        """Candidates and evidence of B inputs.
+
+        Args:
+            x: inputs.
+            own: the training rows that they are, of those that are; -1 for others.
+            of_trees: whether trees find candidates, and they and exclusions speak: both have learnt from all rows.
+        """
         n = x.shape[0]
         if not x.has_sorted_indices:
             x = x.sorted_indices()
         own = np.full(n, -1, dtype=np.int64) if own is None else own
         width = self.settings.n_candidates
         n_found = max(_BEST_OF_TREE, width // N_FINDERS)
-        found = [tree.search(x, self.settings.beam, n_found) for tree in self.trees]
-        labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
+        if of_trees:
+            found = [tree.search(x, self.settings.beam, n_found) for tree in self.trees]
+            labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
+        else:
+            labels, scores = np.zeros((1, n, 1), np.int32), np.zeros((1, n, 1), np.float32)
+            sizes = np.zeros((1, n), np.int64)
         nearest = self.rows.nearest(x, own)
         near, regressed = self._regressed(x, own, nearest)
         candidates = np.zeros((n, width), np.int32)
@@ -138,12 +152,15 @@ class LabelTreeModel(nn.Module):
             self.frequencies(), candidates, values, counts,
         )  # fmt: skip
         taken = np.arange(width) < counts[:, None]
+        rests = np.zeros((n, len(self.settings.regressions)), np.float32)
+        if self.regression is not None:
+            rests[:, 0] = 1 - regressed.weights.sum(axis=1)
         evidence = Evidence(
-            np.repeat(np.arange(n), counts), candidates[taken], values[taken], self.rows.closeness(x, nearest)
+            np.repeat(np.arange(n), counts), candidates[taken], values[taken], self.rows.closeness(x, nearest), rests
         )
         if self.all_rows is not None:
             self._regress_on_all(x, own, evidence)
-        if self.exclusions is not None:
+        if self.exclusions is not None and of_trees:
             evidence.values[:, -1] = self.exclusions.pairs().lowest(x, evidence.rows, evidence.labels)
         return evidence
 
@@ -178,6 +195,7 @@ class LabelTreeModel(nn.Module):
             sums_over_rows(n, solved.weights, *labels, frequencies, ends - ends[0], evidence.labels[pairs], said)
             evidence.values[pairs, first] = np.log(np.maximum(said, 0) + LEAST_REGRESSED)
             evidence.values[pairs, first + 1] = solved.variance[evidence.rows[pairs] - solved.inputs.start]
+            evidence.rests[solved.inputs, -1] = 1 - solved.weights.sum(axis=1)
 
     def evidence_deviations(self, x: scipy.sparse.csr_matrix, evidence: Evidence) -> dict[int, NDArray[np.float32]]:
         """How sure the model is of evidence: posterior standard deviations of some of its columns, by their numbers.

@@ -97,11 +97,17 @@ class LabelTreePredictor:
             for pairs, utilities in self._combiner.utilities(self.model.scaled(evidence).numpy()):
                 marginals = utilities.marginals()
                 mean[pairs], variance[pairs] = (part[:, 0].detach().numpy() for part in marginals)
-            trust = self._trust(evidence)
-            if self.model.prior is not None and (trust < 1).any():
-                prior_mean = self._groups.means[self._groups.of_label[evidence.labels]]
-                mean, variance = self.model.prior.mixed(mean, variance, prior_mean, trust[evidence.rows])
-            yield rows, evidence, mean, variance
+            yield rows, evidence, *self.toward_prior(evidence, mean, variance)
+
+    def toward_prior(
+        self, evidence: Evidence, mean: NDArray[np.float32], variance: NDArray[np.float32]
+    ) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+        """Means and variances of the utilities of candidates, with the prior as far as rows are far from all others."""
+        trust = self._trust(evidence)
+        if self.model.prior is not None and (trust < 1).any():
+            prior_mean = self._groups.means[self._groups.of_label[evidence.labels]]
+            mean, variance = self.model.prior.mixed(mean, variance, prior_mean, trust[evidence.rows])
+        return mean, variance
 
     def _variance_of_evidence(self, x: Matrix, evidence: Evidence) -> NDArray[np.float32]:
         """What not being sure of the evidence adds to the variances of utilities.
@@ -188,15 +194,7 @@ class LabelTreePredictor:
         """The k best candidates of every row; see `Predictor.top`. Rows with fewer end in pads."""
         for rows, evidence, utilities, probabilities in self.candidates(x):
             n, scores = rows.stop - rows.start, utilities if by == "utility" else probabilities
-            order = np.lexsort((evidence.labels, -scores, evidence.rows))
-            counts = np.bincount(evidence.rows, minlength=n)
-            rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
-            taken = order[rank < k]
-            place = evidence.rows[taken], rank[rank < k]
-            labels, best = np.full((n, k), -1, np.int64), np.full((n, k), -np.inf, np.float32)
-            of_best = np.zeros((n, k), np.float32)
-            labels[place], best[place], of_best[place] = evidence.labels[taken], scores[taken], probabilities[taken]
-            yield rows, TopK(labels, best), of_best
+            yield rows, *best_candidates(evidence, scores, probabilities, n, k)
 
     def likeliest(self, x: Matrix, k: int) -> Iterator[tuple[slice, Candidates]]:
         """The k most probable candidates of every row, with the sum of the probabilities of all other labels."""
@@ -229,3 +227,18 @@ class LabelTreePredictor:
         """The probabilities alone."""
         for rows, _, chances in self.mean_utilities_and_probabilities(x):
             yield rows, chances
+
+
+def best_candidates(
+    evidence: Evidence, scores: NDArray[np.float32], probabilities: NDArray[np.float32], n_rows: int, k: int
+) -> tuple[TopK, NDArray[np.float32]]:
+    """The k candidates of every row with the highest scores, and their probabilities, B x k."""
+    order = np.lexsort((evidence.labels, -scores, evidence.rows))
+    counts = np.bincount(evidence.rows, minlength=n_rows)
+    rank = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
+    taken = order[rank < k]
+    place = evidence.rows[taken], rank[rank < k]
+    labels, best = np.full((n_rows, k), -1, np.int64), np.full((n_rows, k), -np.inf, np.float32)
+    of_best = np.zeros((n_rows, k), np.float32)
+    labels[place], best[place], of_best[place] = evidence.labels[taken], scores[taken], probabilities[taken]
+    return TopK(labels, best), of_best

@@ -84,6 +84,12 @@ class Rows(nn.Module):
             self._inputs = scipy.sparse.csr_matrix(parts, shape=shape)
         return self._inputs
 
+    def indicator(self) -> scipy.sparse.csr_matrix:
+        """The labels of the rows, N x K."""
+        labels, starts = self.array("labels"), self.array("label_indptr")
+        ones, shape = np.ones(len(labels), np.float32), (len(starts) - 1, self.settings.n_labels)
+        return scipy.sparse.csr_matrix((ones, labels, starts), shape=shape)
+
     def columns(self) -> ColumnLists:
         """X by columns, made once."""
         if self._columns is None:

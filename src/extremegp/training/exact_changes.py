@@ -142,6 +142,10 @@ class RowChanges(ABC):
     def left_out(self, places: NDArray[np.int64], rows: KnownRows) -> Tensor | LeftOut:
         """What the regression says of some rows, each without itself."""
 
+    def regressed_left_out(self, rows: KnownRows) -> Float[Tensor, "n K"]:
+        """t_k of some rows, each without itself, in float64: of a model with landmarks, whose rows have no places."""
+        raise TypeError(f"{type(self).__name__} leaves rows out by their places")
+
     @abstractmethod
     def votes(self, x: Matrix, rows: KnownRows) -> NDArray[np.float64]:
         """w_i of t_k(x) = mu_k + sum_i w_i (y_ik - mu_k) at an input, N.
@@ -266,8 +270,10 @@ class LandmarkChanges(RowChanges):
         self.publish()
 
     def left_out(self, places: NDArray[np.int64], rows: KnownRows) -> Tensor:
-        t = self.features.left_out(self.features.of_rows(rows), torch.from_numpy(self.frequencies))
-        return self.mean.linked(t.to(self.mean.coefficients))
+        return self.mean.linked(self.regressed_left_out(rows).to(self.mean.coefficients))
+
+    def regressed_left_out(self, rows: KnownRows) -> Float[Tensor, "n K"]:
+        return self.features.left_out(self.features.of_rows(rows), torch.from_numpy(self.frequencies))
 
     def votes(self, x: Matrix, rows: KnownRows) -> NDArray[np.float64]:
         landmarks = self.features.landmarks
