@@ -350,3 +350,69 @@ def test_models_of_the_library_know_their_columns_too(sequence_files: Path, tmp_
     assert evaluated(run, tmp_path / "m", sequence_files / "test.txt")["n_sequences"] == 15
     assert json.loads(run("info", tmp_path / "m", "--json", "-").stdout)["n_columns"] == 2
     run.fails("evaluate", tmp_path / "m", sequence_files / "bare.txt", naming="was trained on 2 and the label")
+
+
+def test_known_labels_of_a_file_are_kept_and_told_of(
+    sequence_files: Path, uncertain: Path, tmp_path: Path, run: Run
+) -> None:
+    X, y = split("test")
+    given = [[label if t % 2 else None for t, label in enumerate(labels)] for labels in y]
+    lines = [
+        "".join(f"{' '.join(token)} {label or '?'}\n" for token, label in zip(tokens, labels, strict=True))
+        for tokens, labels in zip(X, given, strict=True)
+    ]
+    (tmp_path / "given.txt").write_text("\n".join(lines))
+    args = (
+        "predict",
+        uncertain,
+        sequence_files / "test.txt",
+        "--given",
+        tmp_path / "given.txt",
+        "--unknown-label",
+        "?",
+    )
+    out = tmp_path / "out.tsv"
+    run(*args, "--probabilities", "--out", out)
+    model = extremegp.load(uncertain)
+    assert isinstance(model, SequenceGPClassifier)
+    found = read_columns(out, label_column=None, separator="\t").sequences
+    labels, marginals = model.predict(X, given), model.predict_marginals(X, given)
+    for tokens, wanted, p in zip(found, labels, marginals, strict=True):
+        assert [token[-2] for token in tokens] == wanted.tolist()
+        np.testing.assert_allclose([float(token[-1]) for token in tokens], p.max(1), atol=1e-5)
+    assert any(a.tolist() != b.tolist() for a, b in zip(labels, model.predict(X), strict=True))
+    run(*args, "--k-best", "2", "--out", out)
+    assert out.read_text().startswith(f"# 0 {model.predict_k_best(X[:1], 2, given[:1])[0][0][1]:.6f}\n")
+    run(*args, "--uncertainty", "--out", out)
+    (tmp_path / "short.txt").write_text(lines[0])
+    run.fails(*args[:4], tmp_path / "short.txt", naming="has 1 sequences, but there are")
+    (tmp_path / "other.txt").write_text("\n".join([lines[0] + lines[0].split("\n")[0] + "\n", *lines[1:]]))
+    run.fails(*args[:4], tmp_path / "other.txt", naming="tokens in sequence 0 (counted from 0), but there are")
+    run.fails(*args[:5], naming="has the label '?', which the model does not know")
+    run.fails(*args[:3], "--unknown-label", "?", naming="--unknown-label goes with --given")
+
+
+def test_training_files_may_leave_tokens_without_labels(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    X, y = split("train")
+    partly = [[label if t != 1 else None for t, label in enumerate(labels)] for labels in y]
+    lines = [
+        "".join(f"{' '.join(token)} {label or '_'}\n" for token, label in zip(tokens, labels, strict=True))
+        for tokens, labels in zip(X, partly, strict=True)
+    ]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    result = run(
+        "train", tmp_path / "train.txt", "--task", "sequence", *QUICK_TAGGER, "--unknown-label", "_", "--json", "-",
+        "--out", tmp_path / "partly", "--valid", tmp_path / "train.txt",
+    )  # fmt: skip
+    n_labelled = sum(label is not None for labels in partly for label in labels)
+    assert json.loads(result.stdout)["n_labelled"] == n_labelled
+    own = SequenceGPClassifier(
+        template=default_template(2),
+        latents="linear-point",
+        transitions="point",
+        epochs=8,
+        random_state=0,
+        verbose=False,
+    )
+    own.fit(X, partly, validation=(X, partly)).save(tmp_path / "same")
+    assert bits(tmp_path / "partly") == bits(tmp_path / "same")

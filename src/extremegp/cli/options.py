@@ -330,7 +330,16 @@ Given = Annotated[
         "--given",
         metavar="FILE",
         help="Labels that are known already, a row for each row of DATA: the others are predicted given these, "
-        "which are left out. For many labels per row.",
+        "which are left out. Of sequences the same tokens with their labels in the last column, and "
+        "--unknown-label where there is none; these are kept. For many labels per row, and for sequences.",
+    ),
+]
+UnknownLabel = Annotated[
+    str | None,
+    typer.Option(
+        "--unknown-label",
+        metavar="MARK",
+        help="What stands in the label column of tokens whose label is not known, such as _ or ?. For sequences.",
     ),
 ]
 Uncertainty = Annotated[

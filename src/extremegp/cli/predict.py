@@ -39,6 +39,8 @@ Formats of --given, recognised as those of DATA are:
                  "absent" may be missing, other keys are ignored
   xc, svmlight   the labels of a row, by number, are those known to be
                  present; features are ignored
+Of sequences it is a file like DATA, whose last column has the labels that are
+known and --unknown-label (by default _) elsewhere.
 
 \b
 Examples:
@@ -52,6 +54,7 @@ Examples:
   extremegp predict model images.npy --uncertainty --out classes.csv
   extremegp predict tagger new.txt --probabilities --out tagged.txt
   extremegp predict tagger new.txt --uncertainty --out tagged.tsv
+  extremegp predict tagger new.txt --given checked.txt --out tagged.txt
 """
 
 from __future__ import annotations
@@ -82,6 +85,7 @@ def predict(
     cost_missed: options.CostMissed = None,
     least_f1: options.LeastF1 = None,
     given: options.Given = None,
+    unknown_label: options.UnknownLabel = None,
     uncertainty: options.Uncertainty = False,
     novelty_threshold: options.NoveltyThreshold = None,
     approximate: options.Approximate = None,
@@ -128,6 +132,7 @@ def predict(
         k_best=k_best,
         probabilities=probabilities,
         decoding=decoding,
+        unknown_label=unknown_label,
         quiet=quiet,
     )
     task.predict(classifier, request, report)

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 _ROWS: tuple[TaskName, ...] = ("multilabel", "multiclass")
 _LABELS: tuple[TaskName, ...] = ("multilabel",)
 _SEQUENCES: tuple[TaskName, ...] = ("sequence",)
+_GIVEN: tuple[TaskName, ...] = ("multilabel", "sequence")
 
 TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     **dict.fromkeys(("--labels", "--valid-labels", "--features", "--ks", "--top-k"), _ROWS),
@@ -31,7 +32,6 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
             "--cost-wrong",
             "--cost-missed",
             "--least-f1",
-            "--given",
             "--approximate",
             "--labels-names",
         ),
@@ -39,8 +39,10 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     ),
     **dict.fromkeys(("--labels-column", "--label-columns", "--label-separator", "--vocabulary", "--language"), _LABELS),
     **dict.fromkeys(
-        ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
+        ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities", "--unknown-label"),
+        _SEQUENCES,
     ),
+    "--given": _GIVEN,
 }
 """The tasks of options that are not for all of them."""
 

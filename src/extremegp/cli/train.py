@@ -78,6 +78,7 @@ def train(
     features: options.Features = None,
     settings: options.Settings = None,
     template: options.Template = None,
+    unknown_label: options.UnknownLabel = None,
     separator: options.Separator = None,
     encoding: options.Encoding = None,
     seed: options.Seed = 0,
@@ -122,6 +123,7 @@ def train(
         valid_vectors=valid_vectors,
         labels_names=labels_names,
         template=template,
+        unknown_label=unknown_label,
         quiet=quiet,
         check_destination=partial(
             _check_files, out, (valid, labels, valid_labels, labels_names), overwrite=overwrite, quiet=quiet

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from extremegp.data.formats import recognise_format
     from extremegp.data.images import deskew
     from extremegp.data.label_lists import read_label_lists
+    from extremegp.data.label_sequences import encode_label_sequences
     from extremegp.data.labels import LabelSpace, encode_targets
     from extremegp.data.mapped import open_dataset
     from extremegp.data.mapped_writer import MappedWriter
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from extremegp.data.tables import read_table
     from extremegp.data.templates import CHUNKING_TEMPLATE, Template
     from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
-    from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
+    from extremegp.data.tokens import TokenFeatures, stack_arrays
     from extremegp.data.validation import check_inputs
     from extremegp.data.vocabulary import Vocabulary, read_vocabulary
     from extremegp.data.xc import read_xc, write_xc
@@ -102,6 +103,7 @@ __getattr__, __dir__ = lazily(
         "extremegp.data.formats": ("recognise_format",),
         "extremegp.data.images": ("deskew",),
         "extremegp.data.label_lists": ("read_label_lists",),
+        "extremegp.data.label_sequences": ("encode_label_sequences",),
         "extremegp.data.labels": ("LabelSpace", "encode_targets"),
         "extremegp.data.mapped": ("open_dataset",),
         "extremegp.data.mapped_writer": ("MappedWriter",),
@@ -110,7 +112,7 @@ __getattr__, __dir__ = lazily(
         "extremegp.data.tables": ("read_table",),
         "extremegp.data.templates": ("CHUNKING_TEMPLATE", "Template"),
         "extremegp.data.text": ("TextDataset", "read_jsonl", "write_jsonl"),
-        "extremegp.data.tokens": ("TokenFeatures", "encode_label_sequences", "stack_arrays"),
+        "extremegp.data.tokens": ("TokenFeatures", "stack_arrays"),
         "extremegp.data.validation": ("check_inputs",),
         "extremegp.data.vocabulary": ("Vocabulary", "read_vocabulary"),
         "extremegp.data.xc": ("read_xc", "write_xc"),

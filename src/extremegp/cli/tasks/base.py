@@ -53,6 +53,7 @@ class TrainRequest:
     valid_vectors: Path | None
     labels_names: Path | None
     template: Path | None
+    unknown_label: str | None
     quiet: bool
     check_destination: Callable[[], None]
 
@@ -155,6 +156,7 @@ class PredictRequest:
     k_best: int | None
     probabilities: bool
     decoding: Decoding | None
+    unknown_label: str | None
     quiet: bool
 
 

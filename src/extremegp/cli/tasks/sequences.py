@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,15 +17,12 @@ from extremegp.cli.options import Decoding
 from extremegp.cli.rows import class_space, naming
 from extremegp.cli.tasks import reports
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, Task, Training, TrainRequest, check_threshold
+from extremegp.cli.tasks.tokens import check_writable, decoded, given, write_best, write_k_best
 from extremegp.errors import DataError, SettingsError
 from extremegp.presets import SEQUENCE_PRESETS
 
 if TYPE_CHECKING:
-    import numpy as np
-    from numpy.typing import NDArray
-
     from extremegp.data import Template
-    from extremegp.engine.likelihoods.linear_chain import ChainDraws
     from extremegp.estimators import SequenceGPClassifier
     from extremegp.metrics import SequenceMetrics, SpanScore
 
@@ -77,17 +73,23 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 path=held.path,
                 line=columns.first_token_line(held),
             )
-        X, y = columns.read(source, labelled=True)
+        X, y = columns.read_partly(source, request.unknown_label)
         # `fit` would refuse labels that nothing can be learnt from without naming the file.
-        class_space(list(chain.from_iterable(y or ())), source, name="the last column")
+        known = [label for label in chain.from_iterable(y) if label is not None]
+        class_space(known, source, name="the last column")
         return Training(
             classifier,
             X,
             y,
             n_units=len(X),
-            options={} if held is None else {"validation": columns.read(held, labelled=True)},
-            shown=[("sequences", str(len(X)))],
-            extra={"n_sequences": len(X), "n_columns": n_columns, "template": str(template)},
+            options={} if held is None else {"validation": columns.read_partly(held, request.unknown_label)},
+            shown=[("sequences", str(len(X))), *_labelled(X, known)],
+            extra={
+                "n_sequences": len(X),
+                "n_columns": n_columns,
+                "n_labelled": len(known),
+                "template": str(template),
+            },
         )
 
     def evaluate(self, classifier: SequenceGPClassifier, request: EvaluateRequest, report: Report) -> None:
@@ -146,14 +148,15 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
             raise SettingsError(f"--out of sequences is text in columns: let it end in .txt or .tsv; it is {out}")
         columns.check_width(classifier, request.model, source, labelled=False)
         sequences = columns.read(source, labelled=False).sequences
+        known = given(classifier, request, sequences)
         names = [str(name) for name in classifier.classes_]
         encoding = source.encoding or "utf-8"
-        _check_writable(sequences, names, source, encoding)
+        check_writable(sequences, names, source, encoding)
         text = io.StringIO()
         if k_best is None:
-            _write_best(text, classifier, sequences, names, request)
+            write_best(text, classifier, sequences, names, request, known)
         else:
-            _write_k_best(text, classifier, sequences, k_best, request.probabilities)
+            write_k_best(text, classifier, sequences, k_best, request.probabilities, known)
         content = text.getvalue().encode(encoding)
         if out is None:
             sys.stdout.flush()
@@ -179,6 +182,12 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
     def details(self, classifier: SequenceGPClassifier) -> dict[str, Any]:
         template = classifier.features_.template
         return {"n_columns": classifier.features_.n_columns, "template": template and str(template)}
+
+
+def _labelled(sequences: Sequences, known: list[str]) -> list[tuple[str, str]]:
+    """How many tokens have a label, where not all have."""
+    n_tokens = sum(map(len, sequences))
+    return [("labelled tokens", f"{len(known)} of {n_tokens}")] if len(known) < n_tokens else []
 
 
 def _read_template(path: Path) -> Template:
@@ -234,36 +243,6 @@ def _check_columns(template: Template, path: Path, n_columns: int, source: Sourc
             )
 
 
-def _decoded(
-    classifier: SequenceGPClassifier, blocks: Iterator[ChainDraws], decoding: Decoding | None
-) -> Iterator[tuple[ChainDraws, NDArray[np.int64], NDArray[np.float32]]]:
-    """Label all sequences as `SequenceGPClassifier.predict` does, each drawn for once, in blocks of a bounded size.
-
-    Args:
-        classifier: the model.
-        blocks: what its draws say, as its `blocks` gives them.
-        decoding: how; None for what the model was trained with.
-
-    Returns:
-        An iterator of blocks, which say what the model thinks of some sequences, with B predicted labels of all their
-        tokens, by code, and B x V marginal probabilities.
-    """
-    import numpy as np
-
-    from extremegp.estimators.sequences import DECODINGS
-    from extremegp.settings.domains import choice
-
-    decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
-    for block in blocks:
-        marginals = block.marginals().mean(0)
-        if decoding == "viterbi":
-            paths = block.k_best(1)[0][:, 0].cpu().numpy()
-            codes = np.concatenate([path[:n] for path, n in zip(paths, block.lengths.tolist(), strict=True)])
-        else:
-            codes = marginals.argmax(1).cpu().numpy()
-        yield block, codes, marginals.cpu().numpy()
-
-
 def _metrics(classifier: SequenceGPClassifier) -> tuple[SequenceMetrics, str | None]:
     """The metrics, and what is to be told of those that cannot be had."""
     from extremegp.metrics import SequenceMetrics
@@ -291,7 +270,7 @@ def _measure(
         codes, _ = encode_label_sequences(labels or (), lengths, classifier.label_space_, "ignore", "the last column")
     names = np.array(list(chain.from_iterable(labels or ())))
     ends = lengths.cumsum()
-    for block, predicted, marginals in _decoded(classifier, blocks, decoding):
+    for block, predicted, marginals in decoded(classifier, blocks, decoding):
         own = lengths[block.sequences]
         rows = slice(ends[block.sequences.start] - own[0], ends[block.sequences.stop - 1])
         known = torch.split(torch.from_numpy(codes[rows]).clamp(min=0), own.tolist())
@@ -322,72 +301,3 @@ def _show(report: Report, title: str, metrics: dict[str, float], spans: dict[str
                 for kind, each in spans.items()
             ],
         )
-
-
-def _check_writable(sequences: Sequences, names: list[str], source: Source, encoding: str) -> None:
-    """Refuse, before the work, cells and labels that columns cannot hold."""
-    from extremegp.data import write_columns
-
-    trial = io.StringIO()
-    with naming(source):
-        write_columns(trial, sequences, [["O"] * len(tokens) for tokens in sequences], encoding=encoding)
-    write_columns(trial, [[("token",)] * len(names)], [names])
-    try:
-        "".join(names).encode(encoding)
-    except UnicodeEncodeError as error:
-        raise SettingsError(
-            f"the model has labels that cannot be written in {encoding}; convert {source.path} to UTF-8"
-        ) from error
-
-
-def _write_best(
-    text: io.StringIO, classifier: SequenceGPClassifier, sequences: Sequences, names: list[str], request: PredictRequest
-) -> None:
-    import numpy as np
-
-    from extremegp.data import write_columns
-
-    labels: list[Sequence[str]] = []
-    certain: list[Sequence[float]] = []
-    lengths, blocks = classifier.blocks(sequences)
-    for block, codes, marginals in _decoded(classifier, blocks, request.decoding):
-        cuts = lengths[block.sequences].cumsum()[:-1]
-        labels += [[names[code] for code in own] for own in np.split(codes, cuts)]
-        certain += [own.tolist() for own in np.split(marginals[np.arange(len(codes)), codes], cuts)]
-    measures = _measured(classifier, sequences, request)
-    write_columns(text, sequences, labels, probabilities=certain if request.probabilities else None, measures=measures)
-
-
-def _measured(
-    classifier: SequenceGPClassifier, sequences: Sequences, request: PredictRequest
-) -> list[list[tuple[float | bool, ...]]] | None:
-    """What is told of every token: its uncertainty, and whether it is new."""
-    threshold = request.novelty_threshold
-    if not request.uncertainty:
-        if threshold is None:
-            return None
-        return [[(p < threshold,) for p in part.tolist()] for part in classifier.predict_novelty(sequences)]
-    found = []
-    for each in classifier.predict_uncertainty(sequences):
-        of_tokens = zip(*(part.tolist() for part in each), strict=True)
-        novel = [() if threshold is None else (p < threshold,) for p in each.novelty.tolist()]
-        found.append([(*told, *mark) for told, mark in zip(of_tokens, novel, strict=True)])
-    return found
-
-
-def _write_k_best(
-    text: io.StringIO, classifier: SequenceGPClassifier, sequences: Sequences, k: int, probabilities: bool
-) -> None:
-    import numpy as np
-
-    from extremegp.data import write_columns
-
-    found = classifier.predict_k_best(sequences, k)
-    marginals: list[Any] = classifier.predict_marginals(sequences) if probabilities else [None] * len(sequences)
-    for tokens, labellings, of_tokens in zip(sequences, found, marginals, strict=True):
-        for rank, (labels, log_prob) in enumerate(labellings):
-            certain = None
-            if of_tokens is not None:
-                certain = [of_tokens[np.arange(len(tokens)), classifier.label_space_.encode(labels)]]
-            text.write(f"# {rank} {log_prob:.6f}\n")
-            write_columns(text, [tokens], [labels.tolist()], probabilities=certain)

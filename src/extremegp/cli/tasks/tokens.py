@@ -1,0 +1,159 @@
+"""What `predict` writes of sequences: their columns, labels, and what is told of these."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from extremegp.cli import columns
+from extremegp.cli.columns import Sequences
+from extremegp.cli.inputs import Source
+from extremegp.cli.options import Decoding
+from extremegp.cli.rows import naming
+from extremegp.cli.tasks.base import PredictRequest
+from extremegp.errors import DataError, SettingsError
+
+Given: TypeAlias = list[list[Any]]
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+    from extremegp.engine.likelihoods.chain_draws import ChainDraws
+    from extremegp.estimators import SequenceGPClassifier
+
+_UNKNOWN = "_"
+
+
+def given(classifier: SequenceGPClassifier, request: PredictRequest, sequences: Sequences) -> Given | None:
+    """The labels that are known of the tokens to be predicted."""
+    if request.given is None:
+        if request.unknown_label is not None:
+            raise SettingsError("--unknown-label goes with --given")
+        return None
+    source, unknown = request.source.at(request.given), request.unknown_label or _UNKNOWN
+    found, known = (
+        columns.read_given(source, sequences, unknown),
+        {str(name): name for name in classifier.label_space_.names},
+    )
+    strange = next((label for label in chain.from_iterable(found) if label is not None and label not in known), None)
+    if strange is not None:
+        raise DataError(
+            f"has the label {strange!r}, which the model does not know; write {unknown} where there is none "
+            "(--unknown-label)",
+            path=request.given,
+        )
+    return [[None if label is None else known[label] for label in own] for own in found]
+
+
+def decoded(
+    classifier: SequenceGPClassifier, blocks: Iterator[ChainDraws], decoding: Decoding | None
+) -> Iterator[tuple[ChainDraws, NDArray[np.int64], NDArray[np.float32]]]:
+    """Label all sequences as `SequenceGPClassifier.predict` does, each drawn for once, in blocks of a bounded size.
+
+    Args:
+        classifier: the model.
+        blocks: what its draws say, as its `blocks` gives them.
+        decoding: how; None for what the model was trained with.
+
+    Returns:
+        An iterator of blocks, which say what the model thinks of some sequences, with B predicted labels of all their
+        tokens, by code, and B x V marginal probabilities.
+    """
+    import numpy as np
+
+    from extremegp.estimators.token_labels import DECODINGS
+    from extremegp.settings.domains import choice
+
+    decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
+    for block in blocks:
+        marginals = block.mean_marginals()
+        if decoding == "viterbi":
+            paths = block.k_best(1)[0][:, 0].cpu().numpy()
+            codes = np.concatenate([path[:n] for path, n in zip(paths, block.lengths.tolist(), strict=True)])
+        else:
+            codes = marginals.argmax(1).cpu().numpy()
+        yield block, codes, marginals.cpu().numpy()
+
+
+def check_writable(sequences: Sequences, names: list[str], source: Source, encoding: str) -> None:
+    """Refuse, before the work, cells and labels that columns cannot hold."""
+    from extremegp.data import write_columns
+
+    trial = io.StringIO()
+    with naming(source):
+        write_columns(trial, sequences, [["O"] * len(tokens) for tokens in sequences], encoding=encoding)
+    write_columns(trial, [[("token",)] * len(names)], [names])
+    try:
+        "".join(names).encode(encoding)
+    except UnicodeEncodeError as error:
+        raise SettingsError(
+            f"the model has labels that cannot be written in {encoding}; convert {source.path} to UTF-8"
+        ) from error
+
+
+def write_best(
+    text: io.StringIO,
+    classifier: SequenceGPClassifier,
+    sequences: Sequences,
+    names: list[str],
+    request: PredictRequest,
+    given: Given | None,
+) -> None:
+    import numpy as np
+
+    from extremegp.data import write_columns
+
+    labels: list[Sequence[str]] = []
+    certain: list[Sequence[float]] = []
+    lengths, blocks = classifier.blocks(sequences, given)
+    for block, codes, marginals in decoded(classifier, blocks, request.decoding):
+        cuts = lengths[block.sequences].cumsum()[:-1]
+        labels += [[names[code] for code in own] for own in np.split(codes, cuts)]
+        certain += [own.tolist() for own in np.split(marginals[np.arange(len(codes)), codes], cuts)]
+    measures = _measured(classifier, sequences, request, given)
+    write_columns(text, sequences, labels, probabilities=certain if request.probabilities else None, measures=measures)
+
+
+def _measured(
+    classifier: SequenceGPClassifier, sequences: Sequences, request: PredictRequest, given: Given | None
+) -> list[list[tuple[float | bool, ...]]] | None:
+    """What is told of every token: its uncertainty, and whether it is new."""
+    threshold = request.novelty_threshold
+    if not request.uncertainty:
+        if threshold is None:
+            return None
+        return [[(p < threshold,) for p in part.tolist()] for part in classifier.predict_novelty(sequences)]
+    found = []
+    for each in classifier.predict_uncertainty(sequences, given):
+        of_tokens = zip(*(part.tolist() for part in each), strict=True)
+        novel = [() if threshold is None else (p < threshold,) for p in each.novelty.tolist()]
+        found.append([(*told, *mark) for told, mark in zip(of_tokens, novel, strict=True)])
+    return found
+
+
+def write_k_best(
+    text: io.StringIO,
+    classifier: SequenceGPClassifier,
+    sequences: Sequences,
+    k: int,
+    probabilities: bool,
+    given: Given | None,
+) -> None:
+    import numpy as np
+
+    from extremegp.data import write_columns
+
+    found = classifier.predict_k_best(sequences, k, given)
+    marginals: list[Any] = [None] * len(sequences)
+    if probabilities:
+        marginals = [*classifier.predict_marginals(sequences, given)]
+    for tokens, labellings, of_tokens in zip(sequences, found, marginals, strict=True):
+        for rank, (labels, log_prob) in enumerate(labellings):
+            certain = None
+            if of_tokens is not None:
+                certain = [of_tokens[np.arange(len(tokens)), classifier.label_space_.encode(labels)]]
+            text.write(f"# {rank} {log_prob:.6f}\n")
+            write_columns(text, [tokens], [labels.tolist()], probabilities=certain)
