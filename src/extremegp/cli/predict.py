@@ -33,6 +33,12 @@ one that is true or false. With --k-best every labelling has a line
   # 1 -2.302585
   He<TAB>PRP<TAB>O
 
+With --spans a line for each span, whose columns are the sequence and the first
+token, both from 0, the token after the last, the type, the probability and the
+tokens (their first columns); in .jsonl a line for each sequence:
+  {"tokens": ["He", ...], "spans": [{"start": 0, "end": 1, "type": "NP",
+   "probability": 0.98, "text": "He"}, ...]}
+
 \b
 Formats of --given, recognised as those of DATA are:
   jsonl          {"labels": ["known", ...], "absent": ["known not", ...]};
@@ -54,6 +60,7 @@ Examples:
   extremegp predict model images.npy --uncertainty --out classes.csv
   extremegp predict tagger new.txt --probabilities --out tagged.txt
   extremegp predict tagger new.txt --uncertainty --out tagged.tsv
+  extremegp predict tagger new.txt --scheme auto --spans --out spans.tsv
   extremegp predict tagger new.txt --given checked.txt --out tagged.txt
 """
 
@@ -86,6 +93,8 @@ def predict(
     least_f1: options.LeastF1 = None,
     given: options.Given = None,
     unknown_label: options.UnknownLabel = None,
+    scheme: options.Scheme = None,
+    spans: options.Spans = False,
     uncertainty: options.Uncertainty = False,
     novelty_threshold: options.NoveltyThreshold = None,
     approximate: options.Approximate = None,
@@ -133,6 +142,8 @@ def predict(
         probabilities=probabilities,
         decoding=decoding,
         unknown_label=unknown_label,
+        scheme=scheme,
+        spans=spans,
         quiet=quiet,
     )
     task.predict(classifier, request, report)

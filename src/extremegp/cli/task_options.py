@@ -42,6 +42,10 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
         ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities", "--unknown-label"),
         _SEQUENCES,
     ),
+    **dict.fromkeys(
+        ("--scheme", "--spans"),
+        _SEQUENCES,
+    ),
     "--given": _GIVEN,
 }
 """The tasks of options that are not for all of them."""

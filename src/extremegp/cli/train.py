@@ -79,6 +79,7 @@ def train(
     settings: options.Settings = None,
     template: options.Template = None,
     unknown_label: options.UnknownLabel = None,
+    scheme: options.Scheme = None,
     separator: options.Separator = None,
     encoding: options.Encoding = None,
     seed: options.Seed = 0,
@@ -108,6 +109,7 @@ def train(
         "time_budget": None if time_budget is None else duration(time_budget),
         "features": features,
         "max_memory": max_memory,
+        "scheme": scheme,
     }
     request = TrainRequest(
         source=source,

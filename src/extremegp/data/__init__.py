@@ -25,6 +25,15 @@ if TYPE_CHECKING:
     from extremegp.data.mapped_writer import MappedWriter
     from extremegp.data.reading import read_dataset
     from extremegp.data.records import RecordColumns, Records, read_records
+    from extremegp.data.schemes import (
+        DetectedScheme,
+        TaggedSpan,
+        convert_tags,
+        detect_scheme,
+        legal_tags,
+        spans_of,
+        tags_of,
+    )
     from extremegp.data.svmlight import read_svmlight
     from extremegp.data.tables import read_table
     from extremegp.data.templates import CHUNKING_TEMPLATE, Template
@@ -42,6 +51,7 @@ __all__ = [
     "ClassSpace",
     "Columns",
     "Dataset",
+    "DetectedScheme",
     "FeatureKind",
     "Features",
     "FloatCSR",
@@ -50,6 +60,7 @@ __all__ = [
     "MappedWriter",
     "RecordColumns",
     "Records",
+    "TaggedSpan",
     "Template",
     "TextDataset",
     "TokenFeatures",
@@ -58,10 +69,13 @@ __all__ = [
     "chosen_features",
     "classes_of_dataset",
     "convert",
+    "convert_tags",
     "deskew",
+    "detect_scheme",
     "encode_classes",
     "encode_label_sequences",
     "encode_targets",
+    "legal_tags",
     "make_features",
     "one_hot",
     "open_dataset",
@@ -80,8 +94,10 @@ __all__ = [
     "read_vocabulary",
     "read_xc",
     "recognise_format",
+    "spans_of",
     "stack_arrays",
     "suited_features",
+    "tags_of",
     "write_columns",
     "write_jsonl",
     "write_xc",
@@ -108,6 +124,15 @@ __getattr__, __dir__ = lazily(
         "extremegp.data.mapped": ("open_dataset",),
         "extremegp.data.mapped_writer": ("MappedWriter",),
         "extremegp.data.records": ("RecordColumns", "Records", "read_records"),
+        "extremegp.data.schemes": (
+            "DetectedScheme",
+            "TaggedSpan",
+            "convert_tags",
+            "detect_scheme",
+            "legal_tags",
+            "spans_of",
+            "tags_of",
+        ),
         "extremegp.data.svmlight": ("read_svmlight",),
         "extremegp.data.tables": ("read_table",),
         "extremegp.data.templates": ("CHUNKING_TEMPLATE", "Template"),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
 
@@ -14,6 +14,7 @@ from sklearn.utils import check_random_state
 
 from extremegp.data import ClassSpace, Template, encode_classes, encode_label_sequences, one_hot
 from extremegp.data.label_sequences import MISSING
+from extremegp.data.schemes import checked_scheme, detect_scheme, legal_tags
 from extremegp.data.sequence_features import WEIGHTINGS, SequenceFeatures
 from extremegp.data.soft_labels import refuse_soft_sequences
 from extremegp.engine.kernels import Kernel
@@ -79,6 +80,10 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens):
         n_train_draws: draws of a training step in the second half of training; one in the first.
         decoding: what `predict` gives: the most probable label of every token ("max-marginal", fewest wrong labels), or
             the most probable sequence ("viterbi").
+        scheme: of labels that are tags of spans: "IOB1", "IOB2", "IOBES" or "BILOU", whose rules predictions keep, such
+            as that an I-X follows a B-X or an I-X: labellings that break them have no probability. "auto" is the scheme
+            that the training labels keep but for a twentieth of the tags, if there is one, and None allows anything.
+            Training is the same with any, so that it may be set afterwards.
         epochs: passes over the data; "auto" makes as many steps as the latents need.
         batch_size: sequences per step; "auto" are those of about 2000 tokens.
         learning_rate: peak of the one-cycle schedule; "auto" depends on the latents.
@@ -92,6 +97,8 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens):
         model_: the trained `VariationalModel`.
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy.
         settings_: the `ModelSettings` that were resolved.
+        scheme_: the scheme whose rules predictions keep.
+        detected_scheme_: the scheme that the labels of training keep; None if there is none.
         label_counts_: training tokens of each label (V).
         n_rows_: training tokens.
 
@@ -129,6 +136,7 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens):
     n_draws: int = 100
     n_train_draws: int = 1
     decoding: Decoding = "max-marginal"
+    scheme: Literal["auto", "IOB1", "IOB2", "IOBES", "BILOU"] | None = None
     learning_rate: float | Literal["auto"] = "auto"
     frequencies_from: float = 0.1
     hyperparameters_from: float = 0.0
@@ -165,6 +173,9 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens):
         X, y, weights = without_absent(X, y, sample_weight, of="sequence")
         x, lengths = features.fit_transform(X)
         codes, space = self._with_known_labels(*encode_label_sequences(y, lengths, missing="keep"))
+        detected = detect_scheme(_split(codes, lengths, space))
+        if self.scheme not in (None, "auto"):
+            legal_tags(space.names, checked_scheme(self.scheme))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
         self._check_labelled(codes)
@@ -189,6 +200,7 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens):
             n_rows=len(codes),
             novelty=fit_novelty(features, X, x),
         )
+        self.detected_scheme_ = detected.name
         return self
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
@@ -224,6 +236,8 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens):
         number("validation_fraction", self.validation_fraction, low=0, high=0.9)
         choice("decoding", self.decoding, DECODINGS)
         choice("dtype", self.dtype, DTYPES)
+        if self.scheme not in (None, "auto"):
+            checked_scheme(self.scheme)
         labels: Any = self.labels
         listed = labels.ndim == 1 if isinstance(labels, np.ndarray) else isinstance(labels, Sequence | None)
         if not listed or isinstance(labels, (str, bytes)):
@@ -279,3 +293,10 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens):
 def _known(labelled: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
     """Which tokens have labels; None where all have."""
     return None if labelled.all() else labelled
+
+
+def _split(codes: NDArray[np.int64], lengths: NDArray[np.int64], space: ClassSpace) -> Iterator[list[Any]]:
+    """The labels of every sequence, None where they are not known."""
+    names = [*space.names, None]
+    for own in np.split(codes, np.cumsum(lengths)[:-1]):
+        yield [names[code] for code in own.tolist()]

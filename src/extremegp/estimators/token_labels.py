@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Any, Literal, get_args
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self, get_args
 
 import numpy as np
 import torch
@@ -13,15 +14,19 @@ from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import FloatMatrix, encode_label_sequences
 from extremegp.data.label_sequences import MISSING, encode_known_labels
+from extremegp.data.schemes import SCHEMES, checked_scheme, legal_tags, looks_like_spans, spans_of
 from extremegp.data.sequence_features import SequenceFeatures
 from extremegp.data.validation import check_weights
 from extremegp.engine import chain
-from extremegp.engine.likelihoods.chain_draws import ChainDraws
+from extremegp.engine.likelihoods.chain_draws import ChainDraws, Legal
+from extremegp.engine.part import Part
+from extremegp.errors import ModelFormatError, SettingsError
 from extremegp.estimators.base import VariationalEstimator
 from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.distances import TellsTokenNovelty, read_once
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.prediction.predictor import Predictor
+from extremegp.prediction.spans import PredictedSpan, span_probabilities
 from extremegp.settings.domains import choice, number
 
 Decoding = Literal["max-marginal", "viterbi"]
@@ -33,6 +38,8 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
     """An estimator of a label for every token, which says what draws of its posterior do."""
 
     decoding: Decoding
+    scheme: str | None
+    detected_scheme_: str | None = None
     n_draws: int
     features_: SequenceFeatures
 
@@ -44,9 +51,19 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
             given: labels of some tokens that are known already: for every sequence a label or None for each token, in
                 place of which "" and NaN will do. Tokens keep these, and the others are predicted given them.
         """
+        choice("decoding", self.decoding, DECODINGS)
+        lengths, blocks = self.blocks(X, given)
+        codes = np.concatenate([self._codes(block) for block in blocks])
+        return [self.label_space_.decode(own) for own in np.split(codes, np.cumsum(lengths)[:-1])]
+
+    def _codes(self, block: ChainDraws) -> NDArray[np.int64]:
+        """The labels of all tokens of a block, by `decoding`."""
         if choice("decoding", self.decoding, DECODINGS) == "viterbi":
-            return [best[0][0] for best in self.predict_k_best(X, 1, given)]
-        return [self.label_space_.decode(p.argmax(1)) for p in self.predict_marginals(X, given)]
+            found = chain.unpad(block.k_best(1)[0][:, 0].unsqueeze(-1), block.lengths).squeeze(-1)
+        else:
+            found = block.most_probable_labels()
+        codes: NDArray[np.int64] = found.cpu().numpy()
+        return codes
 
     def predict_marginals(self, X: Any, given: Any = None) -> list[NDArray[np.float32]]:
         """p(y_t = v), averaged over the posterior: for every sequence T x V, whose rows add up to one.
@@ -125,6 +142,37 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
             for part, of_tokens in zip(found, novelty, strict=True)
         ]
 
+    def predict_spans(self, X: Any, given: Any = None) -> list[list[PredictedSpan]]:
+        """The spans that the labels of `predict` stand for, of every sequence, in order, with their probabilities.
+
+        That of a span is the probability that exactly its tokens are one of its type, whatever the labels elsewhere:
+        exact for every draw of the posterior, over which it is averaged. Tags are read as by `extremegp.data.spans_of`.
+
+        Args:
+            X: as in `fit`.
+            given: labels that are known, as in `predict`.
+
+        Raises:
+            DataError: X or the labels cannot be used.
+            SettingsError: the model's labels are no tags of spans.
+        """
+        check_is_fitted(self, "model_")
+        names = self.label_space_.names
+        if not looks_like_spans(names):
+            raise SettingsError(f"spans need labels such as O, B-NP and I-NP; the model has {names[0]!r}")
+        found: list[list[PredictedSpan]] = []
+        for block in self.blocks(X, given)[1]:
+            codes = self._codes(block)
+            tags = [
+                self.label_space_.decode(own).tolist() for own in np.split(codes, block.lengths.cumsum(0)[:-1].cpu())
+            ]
+            spans = [(s, span) for s, own in enumerate(tags) for span in spans_of(own)]
+            own: list[list[PredictedSpan]] = [[] for _ in tags]
+            for (s, span), p in zip(spans, span_probabilities(block, spans, [*map(str, names)]), strict=True):
+                own[s].append(PredictedSpan(*span, float(p)))
+            found += own
+        return found
+
     def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
         """Token accuracy: the share of all tokens whose label `predict` has right.
 
@@ -171,10 +219,51 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
     def _blocks(
         self, X: Any, x: FloatMatrix, lengths: NDArray[np.int64], known: NDArray[np.int64] | None
     ) -> Iterator[ChainDraws]:
-        blocks = self.predictor().blocks(x, lengths, self._unseen(X))
+        blocks, legal = self.predictor().blocks(x, lengths, self._unseen(X)), self._legal()
+        if legal is not None:
+            blocks = (block.within(legal) for block in blocks)
         if known is None or not (known >= 0).any():
             return blocks
         return (block.given(labels) for block, labels in _padded(blocks, known, np.cumsum(lengths)))
+
+    @property
+    def scheme_(self) -> str | None:
+        """The scheme whose rules predictions keep: `scheme`, or that of the training labels if it is "auto"."""
+        check_is_fitted(self, "model_")
+        if self.scheme is None:
+            return None
+        return self.detected_scheme_ if self.scheme == "auto" else checked_scheme(self.scheme)
+
+    def _legal(self) -> Legal | None:
+        """Which labels may stand where.
+
+        Raises:
+            SettingsError: there is no such scheme, or labels are not its tags.
+        """
+        if (scheme := self.scheme_) is None:
+            return None
+        device = self.model_.mixing.bias.device
+        parts = legal_tags(self.label_space_.names, scheme)
+        return Legal(*(torch.from_numpy(part).to(device) for part in parts))
+
+    def _more(self) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+        return {"detected_scheme": self.detected_scheme_}, {}
+
+    @classmethod
+    def _from_saved(
+        cls,
+        folder: str | Path,
+        config: dict[str, Any],
+        tensors: dict[str, torch.Tensor],
+        device: torch.device,
+        parts: Sequence[type[Part]],
+    ) -> Self:
+        estimator = super()._from_saved(folder, config, tensors, device, parts)
+        # Models of earlier versions have none.
+        estimator.detected_scheme_ = config.get("detected_scheme")
+        if estimator.detected_scheme_ not in (None, *SCHEMES):
+            raise ModelFormatError(f"{folder}: there is no scheme {estimator.detected_scheme_!r}")
+        return estimator
 
     def _features(self, X: Any) -> tuple[FloatMatrix, NDArray[np.int64]]:
         check_is_fitted(self, "model_")

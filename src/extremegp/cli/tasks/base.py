@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import extremegp
 from extremegp.cli.console import Report
 from extremegp.cli.inputs import Source
-from extremegp.cli.options import DecidedBy, Decoding, ModelKind, RankedBy, TaskName
+from extremegp.cli.options import DecidedBy, Decoding, ModelKind, RankedBy, SchemeName, TaskName
 from extremegp.cli.settings import parse_settings
 from extremegp.errors import SettingsError
 from extremegp.presets import Preset
@@ -96,6 +96,7 @@ class EvaluateRequest:
     per_class: Path | None
     plot: Path | None
     decoding: Decoding | None
+    scheme: SchemeName | None
 
 
 @dataclass(frozen=True)
@@ -157,6 +158,8 @@ class PredictRequest:
     probabilities: bool
     decoding: Decoding | None
     unknown_label: str | None
+    scheme: SchemeName | None
+    spans: bool
     quiet: bool
 
 

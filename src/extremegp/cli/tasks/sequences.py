@@ -17,7 +17,7 @@ from extremegp.cli.options import Decoding
 from extremegp.cli.rows import class_space, naming
 from extremegp.cli.tasks import reports
 from extremegp.cli.tasks.base import EvaluateRequest, PredictRequest, Task, Training, TrainRequest, check_threshold
-from extremegp.cli.tasks.tokens import check_writable, decoded, given, write_best, write_k_best
+from extremegp.cli.tasks.tokens import check_writable, decoded, given, of_scheme, write_best, write_k_best, write_spans
 from extremegp.errors import DataError, SettingsError
 from extremegp.presets import SEQUENCE_PRESETS
 
@@ -55,6 +55,8 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
     def prepare(self, request: TrainRequest) -> Training[SequenceGPClassifier]:
         source, path = request.source, request.template
         params = self.parameters(request)
+        if params.get("scheme") == "none":
+            params["scheme"] = None
         n_columns = _n_columns(source)
         template = None if path is None else _read_template(path)
         request.check_destination()
@@ -82,6 +84,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
             X,
             y,
             n_units=len(X),
+            notes=[] if request.quiet else _schemes(y),
             options={} if held is None else {"validation": columns.read_partly(held, request.unknown_label)},
             shown=[("sequences", str(len(X))), *_labelled(X, known)],
             extra={
@@ -97,6 +100,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
         reports.check_per_class(request.per_class)
         check_plot(request.plot)
         columns.check_width(classifier, request.model, source, labelled=True)
+        of_scheme(classifier, request.scheme)
         quality, note = _metrics(classifier)
         never_seen = _measure(quality, classifier, source, request.decoding)
         metrics = quality.compute() | {"seconds": report.seconds}
@@ -127,6 +131,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 "n_labels": len(classifier.classes_),
                 "n_unknown_tokens": counts["n_unknown"],
                 "decoding": request.decoding or classifier.decoding,
+                "scheme": classifier.scheme_,
                 "spans": {kind: _span_report(score) for kind, score in spans.items()},
                 "labels": reports.labels_by_name(names, each),
                 "confusion": reports.confusion_by_name(names, confusion),
@@ -144,7 +149,10 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
             asked = "--uncertainty" if request.uncertainty else "--novelty-threshold"
             raise SettingsError(f"{asked} tells of tokens, and --k-best of whole labellings: leave out one of them")
         check_threshold(request.novelty_threshold)
-        if out is not None and {out.suffix.lower(), base_suffix(out)} & set(_OF_ROWS):
+        if request.spans and (k_best is not None or request.uncertainty or request.novelty_threshold is not None):
+            raise SettingsError("--spans tells of spans: leave out --k-best, --uncertainty and --novelty-threshold")
+        of_scheme(classifier, request.scheme)
+        if out is not None and not request.spans and {out.suffix.lower(), base_suffix(out)} & set(_OF_ROWS):
             raise SettingsError(f"--out of sequences is text in columns: let it end in .txt or .tsv; it is {out}")
         columns.check_width(classifier, request.model, source, labelled=False)
         sequences = columns.read(source, labelled=False).sequences
@@ -153,7 +161,9 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
         encoding = source.encoding or "utf-8"
         check_writable(sequences, names, source, encoding)
         text = io.StringIO()
-        if k_best is None:
+        if request.spans:
+            write_spans(text, classifier, sequences, request, known)
+        elif k_best is None:
             write_best(text, classifier, sequences, names, request, known)
         else:
             write_k_best(text, classifier, sequences, k_best, request.probabilities, known)
@@ -175,6 +185,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 "n_labels": len(names),
                 "decoding": None if k_best else request.decoding or classifier.decoding,
                 "k_best": k_best,
+                "scheme": classifier.scheme_,
                 "seconds": seconds,
             }
         )
@@ -188,6 +199,16 @@ def _labelled(sequences: Sequences, known: list[str]) -> list[tuple[str, str]]:
     """How many tokens have a label, where not all have."""
     n_tokens = sum(map(len, sequences))
     return [("labelled tokens", f"{len(known)} of {n_tokens}")] if len(known) < n_tokens else []
+
+
+def _schemes(y: list[list[str | None]]) -> list[str]:
+    """What is told of labels that are tags."""
+    from extremegp.data import detect_scheme
+
+    found = detect_scheme(y)
+    if not found.n_tags:
+        return []
+    return [f"labels: tags of {found}" if found.name else f"labels: tags of {found}, and --scheme auto allows anything"]
 
 
 def _read_template(path: Path) -> Template:

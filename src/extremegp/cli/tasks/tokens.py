@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import io
+import json
 from collections.abc import Iterator, Sequence
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from extremegp.cli import columns
+from extremegp.cli.app import say
 from extremegp.cli.columns import Sequences
 from extremegp.cli.inputs import Source
-from extremegp.cli.options import Decoding
+from extremegp.cli.options import Decoding, SchemeName
 from extremegp.cli.rows import naming
 from extremegp.cli.tasks.base import PredictRequest
 from extremegp.errors import DataError, SettingsError
@@ -74,7 +76,7 @@ def decoded(
             paths = block.k_best(1)[0][:, 0].cpu().numpy()
             codes = np.concatenate([path[:n] for path, n in zip(paths, block.lengths.tolist(), strict=True)])
         else:
-            codes = marginals.argmax(1).cpu().numpy()
+            codes = block.most_probable_labels().cpu().numpy()
         yield block, codes, marginals.cpu().numpy()
 
 
@@ -157,3 +159,49 @@ def write_k_best(
                 certain = [of_tokens[np.arange(len(tokens)), classifier.label_space_.encode(labels)]]
             text.write(f"# {rank} {log_prob:.6f}\n")
             write_columns(text, [tokens], [labels.tolist()], probabilities=certain)
+
+
+def of_scheme(classifier: SequenceGPClassifier, scheme: SchemeName | None) -> None:
+    """Let a model keep the rules of a scheme.
+
+    Raises:
+        SettingsError: its labels are no tags of the scheme.
+    """
+    from extremegp.data import legal_tags
+
+    if scheme is not None:
+        classifier.set_params(scheme=None if scheme == "none" else scheme)
+    if classifier.scheme_ is not None:
+        legal_tags(classifier.label_space_.names, classifier.scheme_)
+    elif scheme == "auto":
+        say("the training labels are of no scheme: predictions may have any labels")
+
+
+def write_spans(
+    text: io.StringIO,
+    classifier: SequenceGPClassifier,
+    sequences: Sequences,
+    request: PredictRequest,
+    given: Given | None,
+) -> None:
+    """A line for each span, or as JSON for each sequence.
+
+    Raises:
+        SettingsError: labels are no tags, or nothing says in which format spans are to be written.
+    """
+    from extremegp.storage.streams import base_suffix
+
+    suffix = ".tsv" if request.out is None else base_suffix(request.out)
+    if suffix not in (".tsv", ".txt", ".jsonl"):
+        raise SettingsError(f"--out of spans ends in .tsv, .txt or .jsonl; it is {request.out}")
+    if request.decoding is not None:
+        classifier.set_params(decoding=request.decoding)
+    for s, (tokens, spans) in enumerate(zip(sequences, classifier.predict_spans(sequences, given), strict=True)):
+        words = [token[0] for token in tokens]
+        texts = [" ".join(words[span.start : span.end]) for span in spans]
+        if suffix == ".jsonl":
+            found = [{**span._asdict(), "text": own} for span, own in zip(spans, texts, strict=True)]
+            text.write(json.dumps({"tokens": words, "spans": found}, ensure_ascii=False) + "\n")
+            continue
+        for span, own in zip(spans, texts, strict=True):
+            text.write(f"{s}\t{span.start}\t{span.end}\t{span.type}\t{span.probability:.6f}\t{own}\n")
