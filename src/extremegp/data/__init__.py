@@ -13,7 +13,9 @@ if TYPE_CHECKING:
     from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
     from extremegp.data.classes import ClassSpace, encode_classes, one_hot
     from extremegp.data.columns import Columns, read_columns, write_columns
+    from extremegp.data.conllu import Sentences, read_conllu
     from extremegp.data.conversion import convert
+    from extremegp.data.documents import document_features
     from extremegp.data.features import chosen_features, make_features, suited_features
     from extremegp.data.features_base import FeatureKind, Features
     from extremegp.data.formats import recognise_format
@@ -60,6 +62,7 @@ __all__ = [
     "MappedWriter",
     "RecordColumns",
     "Records",
+    "Sentences",
     "TaggedSpan",
     "Template",
     "TextDataset",
@@ -72,6 +75,7 @@ __all__ = [
     "convert_tags",
     "deskew",
     "detect_scheme",
+    "document_features",
     "encode_classes",
     "encode_label_sequences",
     "encode_targets",
@@ -81,6 +85,7 @@ __all__ = [
     "open_dataset",
     "read_array",
     "read_columns",
+    "read_conllu",
     "read_dataset",
     "read_inputs",
     "read_jsonl",
@@ -113,6 +118,8 @@ __getattr__, __dir__ = lazily(
         "extremegp.data.class_files": ("ClassDataset", "classes_of_dataset", "read_labels"),
         "extremegp.data.classes": ("ClassSpace", "encode_classes", "one_hot"),
         "extremegp.data.columns": ("Columns", "read_columns", "write_columns"),
+        "extremegp.data.conllu": ("Sentences", "read_conllu"),
+        "extremegp.data.documents": ("document_features",),
         "extremegp.data.conversion": ("convert",),
         "extremegp.data.features": ("chosen_features", "make_features", "suited_features"),
         "extremegp.data.features_base": ("FeatureKind", "Features"),

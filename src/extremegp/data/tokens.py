@@ -32,7 +32,8 @@ class TokenFeatures:
     The features of a token are either strings, of value 1 each, or a mapping of names to values, read as
     python-crfsuite reads them: a number is the value of the name (True is 1), a string ``s`` makes the feature
     ``name:s`` of value 1, a list or set of strings one such feature for each, and a mapping has the features of its
-    own with ``name:`` before them. Values of the same feature in a token add up; those that are 0 count as absent.
+    own with ``name:`` before them. An array of numbers, such as a word vector, has a feature for each of its places,
+    ``name:0``, ``name:1``, .... Values of the same feature in a token add up; those that are 0 count as absent.
 
     Args:
         min_count: training tokens that must have a feature; rarer ones are left out.
@@ -264,6 +265,11 @@ def _flatten(mapping: Mapping[Any, Any], prefix: str, names: list[str], values: 
                 values.append(number)
         elif isinstance(value, Mapping):
             _flatten(value, f"{name}:", names, values, depth + 1)
+        elif isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "fiub":
+            for i, element in enumerate(value.tolist()):
+                if number := _number(element, name):
+                    names.append(f"{name}:{i}")
+                    values.append(number)
         elif isinstance(value, (list, tuple, set, frozenset)):
             for element in value:
                 if not isinstance(element, str):
@@ -273,7 +279,7 @@ def _flatten(mapping: Mapping[Any, Any], prefix: str, names: list[str], values: 
         else:
             raise DataError(
                 f"has a {type(value).__name__} as value of the feature {name!r}; values are numbers, strings, lists of "
-                "strings, and mappings of such; leave out what is missing"
+                "strings, arrays of numbers, and mappings of such; leave out what is missing"
             )
 
 
