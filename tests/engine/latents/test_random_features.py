@@ -338,6 +338,15 @@ def test_few_sparse_inputs_are_projected_as_by_the_whole_of_omega_to_the_bit(fre
         few = layer.projected(x, torch.Generator().manual_seed(3))
     assert torch.equal(whole.detach(), few)
     np.testing.assert_allclose(as_array(few), inputs @ as_array(omega), rtol=1e-5, atol=1e-6)
+    if layer.fixed:
+        # As many inputs as make it worth while to have rows made by themselves.
+        wide = RandomFeatures(40, R, kernel="se", frequencies=frequencies, ard=ard)  # type: ignore[arg-type]
+        wide.draw_once(torch.Generator().manual_seed(1))
+        one = SparseRows(torch.tensor([0, 2]), torch.tensor([39, 3]), torch.tensor([1.5, -2.0]), 40)
+        with torch.no_grad():
+            alone = [wide.projected(one, torch.Generator()) for _ in range(4)]
+        assert wide.noise is not None
+        assert all(torch.equal(wide.projected(one, torch.Generator()), each) for each in alone)
     empty = sparse_rows(np.zeros((2, D)))
     with torch.no_grad():
         assert not layer.double().projected(empty, torch.Generator()).any()

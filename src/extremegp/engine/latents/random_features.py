@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
 from extremegp.engine.latents.base import ConditionedLatents, ConditionedWeights, Marginals, WeightedLatents
-from extremegp.engine.normals import SEED_LIMIT, STREAM, seeded_normals
+from extremegp.engine.normals import SEED_LIMIT, STREAM, seeded_normals, seeded_rows
 from extremegp.engine.part import Part, StepSizes, TrainingData
 from extremegp.engine.sparse import Inputs, SparseRows, matmul, row_sparse_matmul, weighted_square_norms
 
@@ -41,6 +41,7 @@ class RandomFeatures(Part):
     What is drawn once, `noise`, is what `noise_seed` gives back, and only that is saved.
     """
 
+    _n_made: int = 0
     noise: Float[Tensor, "D R"] | None
     noise_seed: Int[Tensor, ""]
     noise_stream: Int[Tensor, ""]
@@ -107,18 +108,25 @@ class RandomFeatures(Part):
         if not few or not isinstance(x, SparseRows) or len(x.columns) >= self.n_inputs:
             return matmul(x, self.omega(generator))
         used, positions = torch.unique(x.columns, return_inverse=True)
-        return matmul(replace(x, columns=positions, n_columns=len(used)), self._omega_of(self.drawn(), used))
+        return matmul(replace(x, columns=positions, n_columns=len(used)), self._omega_of(self._drawn_rows(used), used))
 
-    def _omega_of(self, noise: Float[Tensor, "D R"], rows: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n R"]:
-        """Omega for this noise, or some of its rows."""
+    def _drawn_rows(self, rows: Int[Tensor, " n"]) -> Float[Tensor, "n R"]:
+        """Some rows of what was drawn once; made by themselves where so few were asked for that all take longer."""
+        if self.noise is None and self._n_made + len(rows) <= self.n_inputs // 8:
+            self._n_made += len(rows)
+            return seeded_rows(int(self.noise_seed), rows.tolist(), self.n_random).to(self.log_weights)
+        return self.drawn().index_select(0, rows)
+
+    def _omega_of(self, noise: Float[Tensor, "n R"], rows: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n R"]:
+        """Omega for this noise, or some of its rows for theirs."""
 
         def taken(values: Tensor) -> Tensor:
             return values if rows is None or len(values) == 1 else values.index_select(0, rows)
 
         deviations = (0.5 * taken(self.log_weights)).exp().unsqueeze(-1)
         if self.q_mean is None:
-            return taken(noise) * deviations
-        return torch.addcmul(taken(self.q_mean), (0.5 * taken(self.log_ratio)).exp(), taken(noise)) * deviations
+            return noise * deviations
+        return torch.addcmul(taken(self.q_mean), (0.5 * taken(self.log_ratio)).exp(), noise) * deviations
 
     def features(self, projected: Float[Tensor, "B R"]) -> Float[Tensor, "B F"]:
         """phi of x'Omega."""
