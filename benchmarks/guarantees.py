@@ -25,7 +25,7 @@ from sklearn.isotonic import IsotonicRegression
 from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
 from extremegp.data import write_xc
 from extremegp.errors import DataError
-from extremegp.estimators.guarantees import Guarantee, label_groups, labelled_blocks
+from extremegp.estimators.guarantees import Guarantee, label_groups, with_truth
 from extremegp.prediction.decisions import MOST_LABELS, Candidates
 
 
@@ -81,7 +81,7 @@ def of_split(
 
     def blocks(rows: NDArray[np.int64]) -> Iterator[Any]:
         own = Candidates(candidates.labels[rows], candidates.probabilities[rows], candidates.others[rows])
-        return labelled_blocks(iter([(slice(0, len(rows)), own)]), y[rows], none, groups)
+        return with_truth(iter([(slice(0, len(rows)), own)]), y[rows], none, groups)
 
     try:
         promise = Guarantee.of(blocks(half), groups, promise="recall", level=level)

@@ -17,7 +17,7 @@ from tests.cli.conftest import QUICK_TAGGER, Process, Run, columns, written
 
 import extremegp
 from extremegp import SequenceGPClassifier
-from extremegp.data import read_columns
+from extremegp.data import convert_tags, read_columns
 from extremegp.data.templates import default_template
 from extremegp.metrics import evaluate_sequences
 from extremegp.presets import SEQUENCE_PRESETS
@@ -350,3 +350,134 @@ def test_models_of_the_library_know_their_columns_too(sequence_files: Path, tmp_
     assert evaluated(run, tmp_path / "m", sequence_files / "test.txt")["n_sequences"] == 15
     assert json.loads(run("info", tmp_path / "m", "--json", "-").stdout)["n_columns"] == 2
     run.fails("evaluate", tmp_path / "m", sequence_files / "bare.txt", naming="was trained on 2 and the label")
+
+
+def test_known_labels_of_a_file_are_kept_and_told_of(
+    sequence_files: Path, uncertain: Path, tmp_path: Path, run: Run
+) -> None:
+    X, y = split("test")
+    given = [[label if t % 2 else None for t, label in enumerate(labels)] for labels in y]
+    lines = [
+        "".join(f"{' '.join(token)} {label or '?'}\n" for token, label in zip(tokens, labels, strict=True))
+        for tokens, labels in zip(X, given, strict=True)
+    ]
+    (tmp_path / "given.txt").write_text("\n".join(lines))
+    args = (
+        "predict",
+        uncertain,
+        sequence_files / "test.txt",
+        "--given",
+        tmp_path / "given.txt",
+        "--unknown-label",
+        "?",
+    )
+    out = tmp_path / "out.tsv"
+    run(*args, "--probabilities", "--out", out)
+    model = extremegp.load(uncertain)
+    assert isinstance(model, SequenceGPClassifier)
+    found = read_columns(out, label_column=None, separator="\t").sequences
+    labels, marginals = model.predict(X, given), model.predict_marginals(X, given)
+    for tokens, wanted, p in zip(found, labels, marginals, strict=True):
+        assert [token[-2] for token in tokens] == wanted.tolist()
+        np.testing.assert_allclose([float(token[-1]) for token in tokens], p.max(1), atol=1e-5)
+    assert any(a.tolist() != b.tolist() for a, b in zip(labels, model.predict(X), strict=True))
+    run(*args, "--k-best", "2", "--out", out)
+    assert out.read_text().startswith(f"# 0 {model.predict_k_best(X[:1], 2, given[:1])[0][0][1]:.6f}\n")
+    run(*args, "--uncertainty", "--out", out)
+    (tmp_path / "short.txt").write_text(lines[0])
+    run.fails(*args[:4], tmp_path / "short.txt", naming="has 1 sequences, but there are")
+    (tmp_path / "other.txt").write_text("\n".join([lines[0] + lines[0].split("\n")[0] + "\n", *lines[1:]]))
+    run.fails(*args[:4], tmp_path / "other.txt", naming="tokens in sequence 0 (counted from 0), but there are")
+    run.fails(*args[:5], naming="has the label '?', which the model does not know")
+    run.fails(*args[:3], "--unknown-label", "?", naming="--unknown-label goes with --given")
+
+
+def test_training_files_may_leave_tokens_without_labels(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    X, y = split("train")
+    partly = [[label if t != 1 else None for t, label in enumerate(labels)] for labels in y]
+    lines = [
+        "".join(f"{' '.join(token)} {label or '_'}\n" for token, label in zip(tokens, labels, strict=True))
+        for tokens, labels in zip(X, partly, strict=True)
+    ]
+    (tmp_path / "train.txt").write_text("\n".join(lines))
+    result = run(
+        "train", tmp_path / "train.txt", "--task", "sequence", *QUICK_TAGGER, "--unknown-label", "_", "--json", "-",
+        "--out", tmp_path / "partly", "--valid", tmp_path / "train.txt",
+    )  # fmt: skip
+    n_labelled = sum(label is not None for labels in partly for label in labels)
+    assert json.loads(result.stdout)["n_labelled"] == n_labelled
+    own = SequenceGPClassifier(
+        template=default_template(2),
+        latents="linear-point",
+        transitions="point",
+        epochs=8,
+        random_state=0,
+        verbose=False,
+    )
+    own.fit(X, partly, validation=(X, partly)).save(tmp_path / "same")
+    assert bits(tmp_path / "partly") == bits(tmp_path / "same")
+
+
+def test_spans_are_written_with_their_probabilities(
+    sequence_files: Path, uncertain: Path, tmp_path: Path, run: Run
+) -> None:
+    model = extremegp.load(uncertain)
+    assert isinstance(model, SequenceGPClassifier)
+    X, _ = split("test")
+    args = ("predict", uncertain, sequence_files / "test.txt", "--spans", "--scheme", "auto")
+    run(*args, "--out", tmp_path / "spans.tsv")
+    run(*args, "--out", tmp_path / "spans.jsonl")
+    assert run(*args).stdout == (tmp_path / "spans.tsv").read_text()
+    lines = [line.split("\t") for line in (tmp_path / "spans.tsv").read_text().splitlines()]
+    records = [json.loads(line) for line in (tmp_path / "spans.jsonl").read_text().splitlines()]
+    model.set_params(scheme="auto")
+    assert len(records) == len(X)
+    for s, (spans, record) in enumerate(zip(model.predict_spans(X), records, strict=True)):
+        own = [line for line in lines if line[0] == str(s)]
+        assert record["tokens"] == [token[0] for token in X[s]]
+        for span, line, told in zip(spans, own, record["spans"], strict=True):
+            text = " ".join(record["tokens"][span.start : span.end])
+            assert line[1:] == [str(span.start), str(span.end), span.type, f"{span.probability:.6f}", text]
+            assert told == {**span._asdict(), "probability": pytest.approx(span.probability, abs=1e-6), "text": text}
+    for more, naming in (
+        (("--k-best", "2"), "--spans tells of spans"),
+        (("--out", tmp_path / "o.csv"), "--out of spans ends in .tsv"),
+    ):
+        run.fails(*args, *more, naming=naming)
+
+
+def test_predictions_keep_the_rules_of_a_scheme(
+    sequence_files: Path, uncertain: Path, tmp_path: Path, run: Run
+) -> None:
+
+    out = tmp_path / "out.tsv"
+    result = run("predict", uncertain, sequence_files / "test.txt", "--scheme", "IOB2", "--out", out, "--json", "-")
+    assert json.loads(result.stdout)["scheme"] == "IOB2"
+    labels = [[token[-1] for token in own] for own in read_columns(out, label_column=None, separator="\t").sequences]
+    assert convert_tags(labels, "IOB2") == labels
+    found = evaluated(run, uncertain, sequence_files / "test.txt", "--scheme", "IOB2")
+    assert (found["scheme"], 0 <= found["metrics"]["token_error"] < 1) == ("IOB2", True)
+    run.fails("predict", uncertain, sequence_files / "test.txt", "--scheme", "IO", naming="--scheme")
+
+
+def test_training_tells_the_scheme_of_the_labels(sequence_files: Path, tmp_path: Path, run: Run) -> None:
+    args = ("train", sequence_files / "train.txt", "--task", "sequence", *QUICK_TAGGER, "--out", tmp_path / "model")
+    assert "labels: tags of " in run(*args, "--scheme", "auto").stderr
+    model = extremegp.load(tmp_path / "model")
+    assert isinstance(model, SequenceGPClassifier)
+    assert model.scheme == "auto"
+
+
+def test_files_are_converted_from_scheme_to_scheme(tmp_path: Path, run: Run) -> None:
+    source, out = tmp_path / "in.txt", tmp_path / "out.txt"
+    source.write_text("He PRP B-NP\nthe DT B-NP\ncat NN I-NP\nran VB O\n\nIt PRP B-NP\n")
+    result = run("convert", source, out, "--scheme", "IOBES", "--json", "-")
+    assert out.read_text() == "He\tPRP\tS-NP\nthe\tDT\tB-NP\ncat\tNN\tE-NP\nran\tVB\tO\n\nIt\tPRP\tS-NP\n\n"
+    found = json.loads(result.stdout)
+    assert (found["scheme"], found["n_illegal"], found["n_changed"], found["n_tokens"]) == ("IOB2", 0, 3, 5)
+    run.fails("convert", source, out, "--scheme", "IOBES", naming="exists already")
+    assert "they were IOBES" in run("convert", out, source, "--scheme", "IOB1", "--overwrite").stdout
+    assert "I-NP\nthe\tDT\tB-NP" in source.read_text()
+    source.write_text("He PRP NP\n")
+    run.fails("convert", source, out, "--scheme", "IOB2", "--overwrite", naming="'NP' is no tag of a span")
+    run.fails("convert", source, out, "--separator", ",", naming="--separator is for files in columns")

@@ -226,7 +226,6 @@ def test_another_encoding_is_named_with_its_line(tagger: Path, tmp_path: Path, r
         (["predict", "--uncertainty", "--k-best", "2"], "--uncertainty tells of tokens, and --k-best of whole"),
         (["predict", "--novelty-threshold", "0.1", "--k-best", "2"], "--novelty-threshold tells of tokens, and"),
         (["predict", "--novelty-threshold", "2"], "--novelty-threshold must be a p-value above 0 and at most 1"),
-        (["predict", "--given", "g.txt"], "--given is not for sequences"),
         (["predict", "--k-best", "0"], "--k-best"),
         (["predict", "--k-best", "2", "--decoding", "viterbi"], "leave out --decoding"),
         (["predict", "--out", "o.jsonl"], "let it end in .txt or .tsv"),

@@ -13,8 +13,9 @@ from scipy.sparse import issparse
 
 from extremegp.data.features import make_features
 from extremegp.data.frames import label_names, texts_of
+from extremegp.data.label_sequences import encode_label_sequences
 from extremegp.data.labels import encode_targets
-from extremegp.data.tokens import encode_label_sequences, stack_arrays
+from extremegp.data.tokens import stack_arrays
 from extremegp.data.validation import check_inputs
 from extremegp.errors import DataError
 

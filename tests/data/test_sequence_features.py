@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import pickle
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -357,3 +358,18 @@ def test_features_too_large_for_the_scale_of_training_are_refused(form):
     features.fit_transform([form(np.full((2, 2), 1e-30, dtype=np.float32))])
     with pytest.raises(DataError, match="so much larger than those of training"):
         features.transform([form(np.full((1, 2), 1e20, dtype=np.float32))])
+
+
+def test_what_is_unknown_weighs_as_the_features_do_after_another_fit() -> None:
+    features = SequenceFeatures(weighting="idf")
+    features.fit_transform([[["a", "b"], ["a"]]])
+    first = features.unknown_squares([[["a", "c"]]])
+    assert first is not None
+    assert (first == features.unknown_squares([[["a", "c"]]])).all()
+    features.fit_transform([[["a", "c", "d"], ["a", "d"], ["d"]]])
+    again, fresh = features.unknown_squares([[["a", "c"], ["b"]]]), SequenceFeatures(weighting="idf")
+    fresh.fit_transform([[["a", "c", "d"], ["a", "d"], ["d"]]])
+    assert again is not None
+    assert again.tolist() == fresh.unknown_squares([[["a", "c"], ["b"]]]).tolist()  # type: ignore[union-attr]
+    copied = pickle.loads(pickle.dumps(features))
+    assert again.tolist() == copied.unknown_squares([[["a", "c"], ["b"]]]).tolist()

@@ -4,10 +4,11 @@ import hashlib
 
 import numpy as np
 import pytest
+import torch
 from scipy.special import ndtri
 from scipy.stats import kstest
 
-from extremegp.engine.normals import SEED_LIMIT, STREAM, _quantiles, seeded_normals
+from extremegp.engine.normals import SEED_LIMIT, STREAM, _quantiles, seeded_normals, seeded_rows
 
 
 def test_saved_models_depend_on_these_very_bits():
@@ -40,3 +41,11 @@ def test_they_are_normal_and_independent(seed: int):
     covariance = numbers @ numbers.T / 500
     assert np.abs(covariance - np.eye(400)).max() < 6.5 / np.sqrt(500)
     assert abs((numbers.ravel()[1:] * numbers.ravel()[:-1]).mean()) < 4 / np.sqrt(numbers.size)
+
+
+@pytest.mark.parametrize("width", [1, 2, 3, 7, 8, 1000])
+def test_rows_by_themselves_are_those_of_the_whole_to_the_bit(width: int):
+    whole = seeded_normals(5, (400, width))
+    rows = [0, 1, 2, 3, 399, 7, 131]
+    assert torch.equal(seeded_rows(5, rows, width), whole[rows])
+    assert seeded_rows(5, [], width).shape == (0, width)

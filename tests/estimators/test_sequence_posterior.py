@@ -15,7 +15,7 @@ from tests.reference import weight_covariance as reference
 import extremegp
 from extremegp import SequenceGPClassifier
 from extremegp.engine import chain, weight_covariance
-from extremegp.engine.likelihoods.linear_chain import ChainDraws
+from extremegp.engine.likelihoods.chain_draws import ChainDraws
 from extremegp.engine.sparse import suited_block
 from extremegp.estimators.uncertainty import Uncertainty
 from extremegp.prediction import shared_covariance

@@ -55,6 +55,7 @@ OUTSIDE: dict[str, list[Any]] = {
     "n_draws": [0, -1, 1.5, "2", True, None, 10**6],
     "n_train_draws": [0, -1, 1.5, "2", True, None, 10**6],
     "decoding": ["greedy", None, 1],
+    "scheme": ["IO", 1, True],
     "epochs": [0, -1, 1.5, "many", True, None],
     "batch_size": [0, -1, 1.5, "all", True, None],
     "learning_rate": [0, -1, NAN, INFINITY, "fast", None, True],

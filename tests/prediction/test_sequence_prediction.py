@@ -14,7 +14,8 @@ from tests.reference.chain import enumerate_labellings
 from tests.reference.sequences_of_labels import log_prob
 
 from extremegp.engine import chain
-from extremegp.engine.likelihoods.linear_chain import TRANSITIONS, ChainDraws
+from extremegp.engine.likelihoods.chain_draws import ChainDraws
+from extremegp.engine.likelihoods.linear_chain import TRANSITIONS
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.sparse import row_block

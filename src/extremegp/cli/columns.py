@@ -33,6 +33,34 @@ def read(source: Source, *, labelled: bool, max_sequences: int | None = None) ->
     )
 
 
+def read_partly(source: Source, unknown: str | None) -> tuple[Sequences, list[list[str | None]]]:
+    """The sequences of a file and their labels, None where these are `unknown`.
+
+    Raises:
+        DataError: as `read`.
+    """
+    sequences, labels = read(source, labelled=True)
+    return sequences, [[None if label == unknown else label for label in own] for own in labels or ()]
+
+
+def read_given(source: Source, sequences: Sequences, unknown: str) -> list[list[str | None]]:
+    """Labels that are known of the tokens of sequences: the last column of a file that has the same tokens.
+
+    Raises:
+        DataError: as `read`, or the file has other sequences.
+    """
+    found = read(source, labelled=False).sequences
+    if len(found) != len(sequences):
+        raise DataError(f"has {len(found)} sequences, but there are {len(sequences)} to predict", path=source.path)
+    for s, (own, tokens) in enumerate(zip(found, sequences, strict=True)):
+        if len(own) != len(tokens):
+            raise DataError(
+                f"has {len(own)} tokens in sequence {s} (counted from 0), but there are {len(tokens)} to predict",
+                path=source.path,
+            )
+    return [[None if token[-1] == unknown else token[-1] for token in own] for own in found]
+
+
 def width(source: Source) -> int:
     """How many columns a file has, the label among them; its first sequence tells."""
     return len(read(source, labelled=False, max_sequences=1).sequences[0][0])

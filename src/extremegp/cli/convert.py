@@ -5,6 +5,9 @@ Ctrl-C, a crash or a power cut the same command goes on where the last one
 stopped. Of texts (jsonl) the words of at least two texts are counted, so
 that --features tfidf weighs them.
 
+With --scheme DATA is a file of tokens in columns, whose last are tags of spans,
+and OUT one with the same spans in this scheme.
+
 \b
 Examples:
   extremegp convert train.txt.gz train
@@ -13,6 +16,7 @@ Examples:
       --labels-column tags --label-separator ';' --id-column sku
   extremegp train train --out model
   extremegp evaluate model test
+  extremegp convert train.txt train.iobes.txt --scheme IOBES
 """
 
 from __future__ import annotations
@@ -23,11 +27,12 @@ from typing import Any
 
 import typer
 
-from extremegp.cli import options
+from extremegp.cli import columns, options
 from extremegp.cli.app import say
 from extremegp.cli.console import Report
 from extremegp.cli.inputs import Source
 from extremegp.cli.pipes import STANDARD
+from extremegp.cli.rows import naming
 from extremegp.cli.settings import one_of, parse_settings
 from extremegp.errors import DataError, SettingsError
 from extremegp.progress import ProgressBar
@@ -48,12 +53,21 @@ def convert(
     id_column: options.IdColumn = None,
     like: options.Like = None,
     settings: options.WordSettings = None,
+    scheme: options.TargetScheme = None,
+    separator: options.Separator = None,
+    encoding: options.Encoding = None,
     overwrite: options.Overwrite = False,
     json: options.Json = None,
     quiet: options.Quiet = False,
 ) -> None:
     """Convert, showing how far it is."""
     report = Report(json, quiet)
+    if scheme is not None:
+        _convert_tags(Source.of(data, context.params), out, scheme, report, overwrite=overwrite)
+        return
+    for option, value in {"--separator": separator, "--encoding": encoding}.items():
+        if value is not None:
+            raise SettingsError(f"{option} is for files in columns, and goes with --scheme")
     from extremegp.data import convert as convert_file
 
     if out == STANDARD:
@@ -64,14 +78,14 @@ def convert(
     if kind == "array" or kind == "npz" or kind == "sparse":
         raise DataError("arrays cannot be converted; train on them as they are", path=data)
     with_columns = kind == "table" or (kind == "jsonl" and source.in_records)
-    columns = source.columns if with_columns else None
+    named = source.columns if with_columns else None
     words = _words(settings or [], like)
     try:
         sizes = convert_file(
             source.path,
             out,
             "auto" if kind == "mapped" else kind,
-            columns=columns,
+            columns=named,
             like=like,
             overwrite=overwrite,
             watch=watch,
@@ -89,6 +103,36 @@ def convert(
         f"Next: extremegp train {shlex.quote(str(out))} --out MODEL{features}",
     )
     report.result({"out": str(out), **sizes._asdict(), "seconds": report.seconds})
+
+
+def _convert_tags(source: Source, out: Path, scheme: str, report: Report, *, overwrite: bool) -> None:
+    """Write a file in columns with its labels, which are the last, in another scheme."""
+    from extremegp.data import convert_tags, detect_scheme, write_columns
+
+    if out == STANDARD:
+        raise SettingsError("tags are converted to a file: name one for it, not '-'")
+    if out.exists() and not overwrite:
+        raise DataError("exists already; replace it by --overwrite, or name another file", path=out)
+    sequences, labels = columns.read(source, labelled=True)
+    assert labels is not None
+    found = detect_scheme(labels)
+    with naming(source):
+        converted = convert_tags(labels, scheme)
+    write_columns(out, sequences, converted, encoding=source.encoding or "utf-8")
+    n_changed = sum(a != b for own, new in zip(labels, converted, strict=True) for a, b in zip(own, new, strict=True))
+    n_tokens = sum(map(len, labels))
+    report.lines(f"{out}: {len(labels)} sequences, {n_changed} of {n_tokens} labels changed; they were {found}")
+    report.result(
+        {
+            "out": str(out),
+            "n_sequences": len(labels),
+            "n_tokens": n_tokens,
+            "n_changed": n_changed,
+            "scheme": found.name,
+            "n_illegal": found.n_illegal,
+            "seconds": report.seconds,
+        }
+    )
 
 
 def _words(settings: list[str], like: Path | None) -> dict[str, Any]:

@@ -69,6 +69,7 @@ Examples:
   extremegp evaluate model test.txt --per-class labels.csv --plot labels.png
   extremegp evaluate model test.npy --labels test-classes.npy --plot ece.png
   extremegp evaluate tagger test.txt --decoding viterbi
+  extremegp evaluate tagger test.txt --scheme auto
 """
 
 from __future__ import annotations
@@ -109,6 +110,7 @@ def evaluate(
     per_class: options.PerClass = None,
     plot: options.Plot = None,
     decoding: options.DecodingChoice = None,
+    scheme: options.Scheme = None,
     separator: options.Separator = None,
     encoding: options.Encoding = None,
     json: options.Json = None,
@@ -127,7 +129,7 @@ def evaluate(
     parameters = propensity_parameters(propensity or "default")
     refuse_foreign(context, task, f"{model} is for {task.per_row}")
     request = EvaluateRequest(
-        model, source, at, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding
+        model, source, at, parameters, by or "probability", threshold or 0.5, per_class, plot, decoding, scheme
     )
     task.evaluate(classifier, request, report)
 

@@ -13,6 +13,7 @@ FormatName: TypeAlias = Literal["auto", "xc", "svmlight", "jsonl", "annif", "csv
 RankedBy: TypeAlias = Literal["utility", "probability"]
 DecidedBy: TypeAlias = Literal["f1", "cost", "size", "threshold"]
 Decoding: TypeAlias = Literal["max-marginal", "viterbi"]
+SchemeName: TypeAlias = Literal["auto", "none", "IOB1", "IOB2", "IOBES", "BILOU"]
 
 Model = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model that `train` wrote.")]
 Json = Annotated[
@@ -380,7 +381,34 @@ Given = Annotated[
         "--given",
         metavar="FILE",
         help="Labels that are known already, a row for each row of DATA: the others are predicted given these, "
-        "which are left out. For many labels per row.",
+        "which are left out. Of sequences the same tokens with their labels in the last column, and "
+        "--unknown-label where there is none; these are kept. For many labels per row, and for sequences.",
+    ),
+]
+Scheme = Annotated[
+    SchemeName | None,
+    typer.Option(
+        "--scheme",
+        help="Keep the rules of a scheme of tags in predictions, such as that I-X follows B-X or I-X: 'auto' is that "
+        "of the training labels, 'none' allows anything. By default as the model was trained. For sequences.",
+    ),
+]
+TargetScheme = Annotated[
+    Literal["IOB1", "IOB2", "IOBES", "BILOU"] | None,
+    typer.Option("--scheme", help="Write the labels of a file in columns, OUT, in this scheme, whatever theirs is."),
+]
+Spans = Annotated[
+    bool,
+    typer.Option(
+        "--spans", help="Write spans in place of tokens, with their probabilities: .tsv, or .jsonl. For sequences."
+    ),
+]
+UnknownLabel = Annotated[
+    str | None,
+    typer.Option(
+        "--unknown-label",
+        metavar="MARK",
+        help="What stands in the label column of tokens whose label is not known, such as _ or ?. For sequences.",
     ),
 ]
 Uncertainty = Annotated[

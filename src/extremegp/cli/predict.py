@@ -36,12 +36,20 @@ one that is true or false. With --k-best every labelling has a line
   # 1 -2.302585
   He<TAB>PRP<TAB>O
 
+With --spans a line for each span, whose columns are the sequence and the first
+token, both from 0, the token after the last, the type, the probability and the
+tokens (their first columns); in .jsonl a line for each sequence:
+  {"tokens": ["He", ...], "spans": [{"start": 0, "end": 1, "type": "NP",
+   "probability": 0.98, "text": "He"}, ...]}
+
 \b
 Formats of --given, recognised as those of DATA are:
   jsonl          {"labels": ["known", ...], "absent": ["known not", ...]};
                  "absent" may be missing, other keys are ignored
   xc, svmlight   the labels of a row, by number, are those known to be
                  present; features are ignored
+Of sequences it is a file like DATA, whose last column has the labels that are
+known and --unknown-label (by default _) elsewhere.
 
 \b
 Examples:
@@ -56,6 +64,8 @@ Examples:
   extremegp predict model images.npy --uncertainty --out classes.csv
   extremegp predict tagger new.txt --probabilities --out tagged.txt
   extremegp predict tagger new.txt --uncertainty --out tagged.tsv
+  extremegp predict tagger new.txt --scheme auto --spans --out spans.tsv
+  extremegp predict tagger new.txt --given checked.txt --out tagged.txt
 """
 
 from __future__ import annotations
@@ -87,6 +97,9 @@ def predict(
     least_f1: options.LeastF1 = None,
     promise: options.Promise = None,
     given: options.Given = None,
+    unknown_label: options.UnknownLabel = None,
+    scheme: options.Scheme = None,
+    spans: options.Spans = False,
     uncertainty: options.Uncertainty = False,
     novelty_threshold: options.NoveltyThreshold = None,
     explain: options.Explain = False,
@@ -136,6 +149,9 @@ def predict(
         k_best=k_best,
         probabilities=probabilities,
         decoding=decoding,
+        unknown_label=unknown_label,
+        scheme=scheme,
+        spans=spans,
         quiet=quiet,
     )
     task.predict(classifier, request, report)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 _ROWS: tuple[TaskName, ...] = ("multilabel", "multiclass")
 _LABELS: tuple[TaskName, ...] = ("multilabel",)
 _SEQUENCES: tuple[TaskName, ...] = ("sequence",)
+_GIVEN: tuple[TaskName, ...] = ("multilabel", "sequence")
 
 TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     **dict.fromkeys(("--labels", "--valid-labels", "--features", "--ks", "--top-k", "--explain", "--promise"), _ROWS),
@@ -33,7 +34,6 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
             "--cost-wrong",
             "--cost-missed",
             "--least-f1",
-            "--given",
             "--approximate",
             "--labels-names",
         ),
@@ -41,8 +41,14 @@ TASKS_OF: dict[str, tuple[TaskName, ...]] = {
     ),
     **dict.fromkeys(("--labels-column", "--label-columns", "--label-separator", "--vocabulary", "--language"), _LABELS),
     **dict.fromkeys(
-        ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities"), _SEQUENCES
+        ("--template", "--decoding", "--separator", "--encoding", "--k-best", "--probabilities", "--unknown-label"),
+        _SEQUENCES,
     ),
+    **dict.fromkeys(
+        ("--scheme", "--spans"),
+        _SEQUENCES,
+    ),
+    "--given": _GIVEN,
 }
 """The tasks of options that are not for all of them."""
 

@@ -78,6 +78,8 @@ def train(
     features: options.Features = None,
     settings: options.Settings = None,
     template: options.Template = None,
+    unknown_label: options.UnknownLabel = None,
+    scheme: options.Scheme = None,
     separator: options.Separator = None,
     encoding: options.Encoding = None,
     seed: options.Seed = 0,
@@ -107,6 +109,7 @@ def train(
         "time_budget": None if time_budget is None else duration(time_budget),
         "features": features,
         "max_memory": max_memory,
+        "scheme": scheme,
     }
     request = TrainRequest(
         source=source,
@@ -122,6 +125,7 @@ def train(
         valid_vectors=valid_vectors,
         labels_names=labels_names,
         template=template,
+        unknown_label=unknown_label,
         quiet=quiet,
         check_destination=partial(
             _check_files, out, (valid, labels, valid_labels, labels_names), overwrite=overwrite, quiet=quiet

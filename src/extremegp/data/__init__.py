@@ -13,22 +13,34 @@ if TYPE_CHECKING:
     from extremegp.data.class_files import ClassDataset, classes_of_dataset, read_labels
     from extremegp.data.classes import ClassSpace, encode_classes, one_hot
     from extremegp.data.columns import Columns, read_columns, write_columns
+    from extremegp.data.conllu import Sentences, read_conllu
     from extremegp.data.conversion import convert
+    from extremegp.data.documents import document_features
     from extremegp.data.features import chosen_features, make_features, suited_features
     from extremegp.data.features_base import FeatureKind, Features
     from extremegp.data.formats import recognise_format
     from extremegp.data.images import deskew
     from extremegp.data.label_lists import read_label_lists
+    from extremegp.data.label_sequences import encode_label_sequences
     from extremegp.data.labels import LabelSpace, encode_targets
     from extremegp.data.mapped import open_dataset
     from extremegp.data.mapped_writer import MappedWriter
     from extremegp.data.reading import read_dataset
     from extremegp.data.records import RecordColumns, Records, read_records
+    from extremegp.data.schemes import (
+        DetectedScheme,
+        TaggedSpan,
+        convert_tags,
+        detect_scheme,
+        legal_tags,
+        spans_of,
+        tags_of,
+    )
     from extremegp.data.svmlight import read_svmlight
     from extremegp.data.tables import read_table
     from extremegp.data.templates import CHUNKING_TEMPLATE, Template
     from extremegp.data.text import TextDataset, read_jsonl, write_jsonl
-    from extremegp.data.tokens import TokenFeatures, encode_label_sequences, stack_arrays
+    from extremegp.data.tokens import TokenFeatures, stack_arrays
     from extremegp.data.validation import check_inputs
     from extremegp.data.vocabulary import Vocabulary, read_vocabulary
     from extremegp.data.xc import read_xc, write_xc
@@ -41,6 +53,7 @@ __all__ = [
     "ClassSpace",
     "Columns",
     "Dataset",
+    "DetectedScheme",
     "FeatureKind",
     "Features",
     "FloatCSR",
@@ -49,6 +62,8 @@ __all__ = [
     "MappedWriter",
     "RecordColumns",
     "Records",
+    "Sentences",
+    "TaggedSpan",
     "Template",
     "TextDataset",
     "TokenFeatures",
@@ -57,15 +72,20 @@ __all__ = [
     "chosen_features",
     "classes_of_dataset",
     "convert",
+    "convert_tags",
     "deskew",
+    "detect_scheme",
+    "document_features",
     "encode_classes",
     "encode_label_sequences",
     "encode_targets",
+    "legal_tags",
     "make_features",
     "one_hot",
     "open_dataset",
     "read_array",
     "read_columns",
+    "read_conllu",
     "read_dataset",
     "read_inputs",
     "read_jsonl",
@@ -79,8 +99,10 @@ __all__ = [
     "read_vocabulary",
     "read_xc",
     "recognise_format",
+    "spans_of",
     "stack_arrays",
     "suited_features",
+    "tags_of",
     "write_columns",
     "write_jsonl",
     "write_xc",
@@ -96,21 +118,33 @@ __getattr__, __dir__ = lazily(
         "extremegp.data.class_files": ("ClassDataset", "classes_of_dataset", "read_labels"),
         "extremegp.data.classes": ("ClassSpace", "encode_classes", "one_hot"),
         "extremegp.data.columns": ("Columns", "read_columns", "write_columns"),
+        "extremegp.data.conllu": ("Sentences", "read_conllu"),
+        "extremegp.data.documents": ("document_features",),
         "extremegp.data.conversion": ("convert",),
         "extremegp.data.features": ("chosen_features", "make_features", "suited_features"),
         "extremegp.data.features_base": ("FeatureKind", "Features"),
         "extremegp.data.formats": ("recognise_format",),
         "extremegp.data.images": ("deskew",),
         "extremegp.data.label_lists": ("read_label_lists",),
+        "extremegp.data.label_sequences": ("encode_label_sequences",),
         "extremegp.data.labels": ("LabelSpace", "encode_targets"),
         "extremegp.data.mapped": ("open_dataset",),
         "extremegp.data.mapped_writer": ("MappedWriter",),
         "extremegp.data.records": ("RecordColumns", "Records", "read_records"),
+        "extremegp.data.schemes": (
+            "DetectedScheme",
+            "TaggedSpan",
+            "convert_tags",
+            "detect_scheme",
+            "legal_tags",
+            "spans_of",
+            "tags_of",
+        ),
         "extremegp.data.svmlight": ("read_svmlight",),
         "extremegp.data.tables": ("read_table",),
         "extremegp.data.templates": ("CHUNKING_TEMPLATE", "Template"),
         "extremegp.data.text": ("TextDataset", "read_jsonl", "write_jsonl"),
-        "extremegp.data.tokens": ("TokenFeatures", "encode_label_sequences", "stack_arrays"),
+        "extremegp.data.tokens": ("TokenFeatures", "stack_arrays"),
         "extremegp.data.validation": ("check_inputs",),
         "extremegp.data.vocabulary": ("Vocabulary", "read_vocabulary"),
         "extremegp.data.xc": ("read_xc", "write_xc"),

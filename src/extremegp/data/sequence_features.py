@@ -56,6 +56,7 @@ class SequenceFeatures:
         self.template, self.weighting = template, weighting
         self._tokens: TokenFeatures | None = TokenFeatures(min_count, hash_size)
         self._weights = np.ones(0, dtype=np.float32)
+        self._by_name: tuple[NDArray[np.float32], dict[str, float], float] | None = None
         self.n_features_in = 0
         self.n_columns: int | None = None
 
@@ -132,9 +133,8 @@ class SequenceFeatures:
         """Of every token, the squared norm in unknown features and in all."""
         if self._tokens is None or self._tokens.hash_size:
             return None
-        weights, squares = dict(zip(self._tokens.names or (), self._weights.tolist(), strict=True)), []
-        # An unknown feature weighs as much as the rarest known one.
-        largest = float(self._weights.max())
+        weights, largest = self._named_weights()
+        squares = []
         for names, values in tokens_of(self._read(X)[0], []):
             own = [
                 (name in weights, (value * weights.get(name, largest)) ** 2)
@@ -143,6 +143,14 @@ class SequenceFeatures:
             squares.append((sum(square for known, square in own if not known), sum(square for _, square in own)))
         unknown, total = np.array(squares, dtype=np.float64).T
         return unknown, total
+
+    def _named_weights(self) -> tuple[dict[str, float], float]:
+        """The weights of features by name, and that of an unknown one: as much as the rarest known one has."""
+        if self._by_name is None or self._by_name[0] is not self._weights:
+            assert self._tokens is not None
+            named = dict(zip(self._tokens.names or (), self._weights.tolist(), strict=True))
+            self._by_name = self._weights, named, float(self._weights.max())
+        return self._by_name[1:]
 
     def rare_columns(self, x: FloatMatrix) -> NDArray[np.int64]:
         """The columns that there would not be if one of the training tokens that have them was missing.
@@ -153,6 +161,13 @@ class SequenceFeatures:
         if self._tokens is None or self._tokens.hash_size:
             return np.zeros(0, dtype=np.int64)
         return np.flatnonzero(column_counts(csr_matrix(x)) <= self._tokens.min_count)
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # Those of earlier versions were pickled without it.
+        self.__dict__ |= state | {"_by_name": None}
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_by_name": None}
 
     def _read(self, X: Any) -> tuple[Any, bool]:
         """The sequences, expanded by the template if there is one, and whether they are matrices."""

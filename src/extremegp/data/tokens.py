@@ -1,13 +1,12 @@
-"""Sequences of tokens to one matrix of all their tokens, and the labels of tokens to class codes."""
+"""Sequences of tokens to one matrix of all their tokens."""
 
 from __future__ import annotations
 
-import re
 from array import array
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from itertools import chain, pairwise
-from typing import Any, Literal, Self
+from itertools import pairwise
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +14,6 @@ from scipy.sparse import csr_matrix, issparse, vstack
 from sklearn.exceptions import NotFittedError
 from sklearn.feature_extraction import FeatureHasher
 
-from extremegp.data.classes import ClassSpace, encode_classes
 from extremegp.data.frames import NUMBERS
 from extremegp.data.validation import check_inputs
 from extremegp.engine.matrices import FloatCSR, FloatMatrix, entry_position
@@ -25,7 +23,7 @@ _MAX_HASH_SIZE = 2**31 - 1
 _MAX_DEPTH = 10
 _LARGEST = float(np.finfo(np.float32).max)
 _OF_TEXTS = "give tokens as lists of the names of their features"
-_NOT_SEQUENCES = (str, bytes, Mapping, set, frozenset)
+NOT_SEQUENCES = (str, bytes, Mapping, set, frozenset)
 
 
 class TokenFeatures:
@@ -34,7 +32,8 @@ class TokenFeatures:
     The features of a token are either strings, of value 1 each, or a mapping of names to values, read as
     python-crfsuite reads them: a number is the value of the name (True is 1), a string ``s`` makes the feature
     ``name:s`` of value 1, a list or set of strings one such feature for each, and a mapping has the features of its
-    own with ``name:`` before them. Values of the same feature in a token add up; those that are 0 count as absent.
+    own with ``name:`` before them. An array of numbers, such as a word vector, has a feature for each of its places,
+    ``name:0``, ``name:1``, .... Values of the same feature in a token add up; those that are 0 count as absent.
 
     Args:
         min_count: training tokens that must have a feature; rarer ones are left out.
@@ -167,7 +166,7 @@ def stack_arrays(sequences: Iterable[Any]) -> tuple[FloatMatrix, NDArray[np.int6
             first; or holds what `check_inputs` refuses. Names the sequence.
         TypeError: a sequence holds objects that are not numbers.
     """
-    if issparse(sequences) or isinstance(sequences, _NOT_SEQUENCES) or not isinstance(sequences, Iterable):
+    if issparse(sequences) or isinstance(sequences, NOT_SEQUENCES) or not isinstance(sequences, Iterable):
         raise DataError(f"X must be a list of matrices, one a sequence, not {type(sequences).__name__}")
     matrices: list[Any] = [matrix if issparse(matrix) else _array(matrix, s) for s, matrix in enumerate(sequences)]
     if not matrices:
@@ -195,53 +194,8 @@ def stack_arrays(sequences: Iterable[Any]) -> tuple[FloatMatrix, NDArray[np.int6
     return stacked, np.asarray([matrix.shape[0] for matrix in matrices], dtype=np.int64)
 
 
-def encode_label_sequences(
-    y: Iterable[Any],
-    lengths: NDArray[np.int64],
-    space: ClassSpace | None = None,
-    unknown: Literal["error", "ignore"] = "error",
-    name: str = "y",
-) -> tuple[NDArray[np.int64], ClassSpace]:
-    """The class codes of all tokens, one sequence after the other.
-
-    Args:
-        y: of each of S sequences the labels of its tokens, as list, tuple or 1-D array.
-        lengths: how many tokens each sequence has.
-        space: the classes that there are; None to take those of y.
-        unknown: what to do with a label that is not in `space`: raise, or give it the code -1.
-        name: what to call y in messages.
-
-    Returns:
-        B codes, and the classes.
-
-    Raises:
-        DataError: y has not S sequences, a sequence has not a label for each token, or the labels are not what
-            `encode_classes`, or `ClassSpace.encode` for given classes, takes. Names the sequence.
-        SettingsError: `unknown` is neither "error" nor "ignore".
-    """
-    if isinstance(y, _NOT_SEQUENCES) or not isinstance(y, Iterable):
-        raise DataError(f"{name} must be a list of label sequences, not {type(y).__name__}")
-    sequences = [_labels(labels, s, name) for s, labels in enumerate(y)]
-    if len(sequences) != len(lengths):
-        raise DataError(f"X has {len(lengths)} sequences but {name} has {len(sequences)}; give each its labels")
-    for s, (labels, length) in enumerate(zip(sequences, lengths, strict=True)):
-        if len(labels) != length:
-            raise DataError(f"{name}[{s}] has {len(labels)} labels, but X[{s}] has {length} tokens; give one to each")
-    flat = list(chain.from_iterable(sequences))
-    try:
-        if space is not None:
-            return space.encode(flat, unknown, name), space
-        codes, classes = encode_classes(flat, name)
-    except DataError as error:
-        raise DataError(_ROW.sub(lambda row: _place(int(row[1]), lengths), str(error), count=1)) from error
-    return codes, ClassSpace(classes)
-
-
-# How messages about all labels, joined, give the place of one.
-_ROW = re.compile(r"row ([0-9]+) \(counted from 0\)")
-
-
-def _place(row: int, lengths: Any) -> str:
+def place_of(row: int, lengths: Any) -> str:
+    """Where a token is, by its place among those of all sequences."""
     ends = np.cumsum(lengths)
     s = int(np.searchsorted(ends, row, side="right"))
     return f"token {row - (int(ends[s - 1]) if s else 0)} of sequence {s} (counted from 0)"
@@ -249,10 +203,10 @@ def _place(row: int, lengths: Any) -> str:
 
 def tokens_of(sequences: Any, lengths: list[int]) -> Iterator[tuple[list[str], list[float]]]:
     """Names and values of the features of every token; the length of a sequence is added once it was read."""
-    if isinstance(sequences, _NOT_SEQUENCES) or not isinstance(sequences, Iterable):
+    if isinstance(sequences, NOT_SEQUENCES) or not isinstance(sequences, Iterable):
         raise DataError(f"X must be a list of sequences of tokens, not {type(sequences).__name__}")
     for s, sequence in enumerate(sequences):
-        if isinstance(sequence, _NOT_SEQUENCES) or not isinstance(sequence, Iterable):
+        if isinstance(sequence, NOT_SEQUENCES) or not isinstance(sequence, Iterable):
             raise DataError(
                 f"sequence {s} (counted from 0) must be a list of tokens, not {type(sequence).__name__}; "
                 "for one sequence of tokens pass [tokens]"
@@ -311,6 +265,11 @@ def _flatten(mapping: Mapping[Any, Any], prefix: str, names: list[str], values: 
                 values.append(number)
         elif isinstance(value, Mapping):
             _flatten(value, f"{name}:", names, values, depth + 1)
+        elif isinstance(value, np.ndarray) and value.ndim == 1 and value.dtype.kind in "fiub":
+            for i, element in enumerate(value.tolist()):
+                if number := _number(element, name):
+                    names.append(f"{name}:{i}")
+                    values.append(number)
         elif isinstance(value, (list, tuple, set, frozenset)):
             for element in value:
                 if not isinstance(element, str):
@@ -320,7 +279,7 @@ def _flatten(mapping: Mapping[Any, Any], prefix: str, names: list[str], values: 
         else:
             raise DataError(
                 f"has a {type(value).__name__} as value of the feature {name!r}; values are numbers, strings, lists of "
-                "strings, and mappings of such; leave out what is missing"
+                "strings, arrays of numbers, and mappings of such; leave out what is missing"
             )
 
 
@@ -353,7 +312,7 @@ def _canonical(X: FloatCSR, lengths: list[int]) -> FloatCSR:
     bad = np.flatnonzero(~np.isfinite(X.data))
     if bad.size:
         row, _ = entry_position(X, int(bad[0]))
-        raise DataError(f"{_place(row, lengths)} has values of one feature that add up to more than float32 holds")
+        raise DataError(f"{place_of(row, lengths)} has values of one feature that add up to more than float32 holds")
     return X
 
 
@@ -384,14 +343,3 @@ def _array(matrix: Any, s: int) -> NDArray[Any]:
         return np.asarray(matrix)
     except ValueError as error:
         raise DataError(f"X[{s}] is not a matrix (tokens x features): {error}") from error
-
-
-def _labels(labels: Any, s: int, name: str) -> list[Any]:
-    if isinstance(labels, np.ndarray) and labels.ndim == 1:
-        return list(labels.tolist())
-    if isinstance(labels, (*_NOT_SEQUENCES, np.ndarray)) or not isinstance(labels, Iterable):
-        raise DataError(
-            f"{name}[{s}] must be a list of labels, one a token, not {type(labels).__name__} ({str(labels)[:40]!r}); "
-            f"for one sequence pass [{name}]"
-        )
-    return list(labels)

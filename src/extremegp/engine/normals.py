@@ -60,6 +60,25 @@ def seeded_normals(seed: int, shape: tuple[int, int]) -> Tensor:
     return torch.from_numpy(drawn.reshape(shape))
 
 
+def seeded_rows(seed: int, rows: Sequence[int], width: int) -> Tensor:
+    """Some of the rows of what `seeded_normals` gives, without the others.
+
+    Args:
+        seed: as there.
+        rows: which.
+        width: of the whole.
+    """
+    numbers = np.empty((len(rows), width), dtype=np.uint32)
+    for place, row in enumerate(rows):
+        word, odd = divmod(row * width, 2)
+        bits = np.random.Philox(key=seed)
+        # A count of the generator makes four words.
+        bits.advance(word // 4)
+        words = bits.random_raw(word % 4 + (odd + width + 1) // 2)[word % 4 :]
+        numbers[place] = words.astype("<u8").view("<u4")[odd : odd + width]
+    return torch.from_numpy(_quantiles(numbers.ravel()).astype(np.float32).reshape(len(rows), width))
+
+
 def _quantiles(numbers: NDArray[np.uint32]) -> NDArray[np.float64]:
     """Of the normal distribution, at (k + 1/2) / 2^32."""
     p = (numbers + 0.5) * 2.0**-32

@@ -11,8 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from extremegp.data import encode_label_sequences
-from extremegp.engine.likelihoods.linear_chain import ChainDraws
-from extremegp.estimators.sequences import DECODINGS, SequenceGPClassifier
+from extremegp.engine.likelihoods.chain_draws import ChainDraws
+from extremegp.estimators.sequences import SequenceGPClassifier
+from extremegp.estimators.token_labels import DECODINGS
 from extremegp.settings.domains import choice
 
 
@@ -32,12 +33,12 @@ def decoded(
     """
     decoding = choice("decoding", decoding or classifier.decoding, DECODINGS)
     for block in blocks:
-        marginals = block.marginals().mean(0)
+        marginals = block.mean_marginals()
         if decoding == "viterbi":
             paths = block.k_best(1)[0][:, 0].cpu().numpy()
             codes = np.concatenate([path[:n] for path, n in zip(paths, block.lengths.tolist(), strict=True)])
         else:
-            codes = marginals.argmax(1).cpu().numpy()
+            codes = block.most_probable_labels().cpu().numpy()
         yield block, codes, marginals.cpu().numpy()
 
 

@@ -25,6 +25,7 @@ class Examples(NamedTuple):
         lengths: of the sequences; None where rows stand alone.
         weights: what each row counts, or each sequence, none of them 0; None where all count once.
         blocks: of the features; none where all are of one kind.
+        labelled: which elements of sequences have a label that is known; None where all have.
     """
 
     x: FloatMatrix
@@ -32,6 +33,7 @@ class Examples(NamedTuple):
     lengths: NDArray[np.int64] | None = None
     weights: NDArray[np.float64] | None = None
     blocks: tuple[Block, ...] = ()
+    labelled: NDArray[np.bool_] | None = None
 
     @property
     def n_units(self) -> int:
@@ -45,6 +47,14 @@ class Examples(NamedTuple):
             return self.weights
         return np.repeat(self.weights, self.lengths)
 
+    @property
+    def counted(self) -> NDArray[np.float64] | None:
+        """What each row counts in a score: nothing where its label is not known."""
+        if self.labelled is None:
+            return self.row_weights
+        known = self.labelled.astype(np.float64)
+        return known if self.row_weights is None else known * self.row_weights
+
     def part(self, units: NDArray[np.int64]) -> Examples:
         """Some of the rows or sequences."""
         weights = None if self.weights is None else self.weights[units]
@@ -52,7 +62,8 @@ class Examples(NamedTuple):
             return self._replace(x=take_rows(self.x, units), y=take_rows(self.y, units), weights=weights)
         ends, lengths = np.cumsum(self.lengths)[units], self.lengths[units]
         rows = np.concatenate([np.arange(end - n, end) for end, n in zip(ends, lengths, strict=True)])
-        return Examples(self.x[rows], self.y[rows], lengths, weights)
+        labelled = None if self.labelled is None else self.labelled[rows]
+        return Examples(self.x[rows], self.y[rows], lengths, weights, labelled=labelled)
 
     def in_suited_form(self) -> Examples:
         """With inputs in the form that is faster for them, CSR or an array: equal numbers then train equal models."""

@@ -193,6 +193,7 @@ def fit_model(
             rng=np.random.default_rng(seed),
             weights=data.row_weights,
             exactly=translated["weight_covariance"] == "auto",
+            y=data.y,
         )
     return FittedModel(model, settings, history, mean_logits, plan.lowered, contents, start.selections)
 
@@ -358,7 +359,7 @@ def validator(model: VariationalModel, held_out: Examples) -> Callable[[], float
     def score() -> float:
         with torch.no_grad():
             best = [TopK.from_scores(block, 1) for block in (of_rows() if lengths is None else of_sequences())]
-        return weighted_mean(first_gains(y, TopK.concatenate(best)), held_out.row_weights)
+        return weighted_mean(first_gains(y, TopK.concatenate(best)), held_out.counted)
 
     return score
 

@@ -193,7 +193,7 @@ def label_groups(counts: NDArray[Any], per: Groups) -> NDArray[np.int64]:
     return np.zeros(len(counts), np.int64) if per == "all" else frequency_bands(counts, N_BANDS)
 
 
-def labelled_blocks(
+def with_truth(
     blocks: Iterator[tuple[slice, Candidates]], y: FloatCSR, n_unknown: NDArray[np.int64], groups: NDArray[np.int64]
 ) -> Iterator[Labelled]:
     """Candidates with what is known of them.

@@ -19,7 +19,7 @@ from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.base import GPEstimator
 from extremegp.estimators.decisions import Decisions, Per, Rule, best_thresholds, decided
 from extremegp.estimators.fitting import check_lengths, named_columns
-from extremegp.estimators.guarantees import Groups, Guarantee, label_groups, labelled_blocks
+from extremegp.estimators.guarantees import Groups, Guarantee, label_groups, with_truth
 from extremegp.estimators.parameters import TextParameters
 from extremegp.estimators.selecting import Doubt, SelectsRows
 from extremegp.estimators.weights import first_gains, weighted_mean
@@ -221,7 +221,7 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator, SelectsR
         n_unknown = np.zeros(y.shape[0], np.int64)
         if lists is not None and self.label_space_ is not None:
             n_unknown = np.array([len(set(names)) for names in lists]) - np.diff(y.indptr)
-        blocks = labelled_blocks(self._likeliest(x), y, n_unknown, groups)
+        blocks = with_truth(self._likeliest(x), y, n_unknown, groups)
         return Guarantee.of(blocks, groups, promise=promise, level=level, confidence=confidence)
 
     def best_thresholds(self, X: Any, Y: Any, per: Per = "all") -> NDArray[np.float64]:

@@ -3,45 +3,36 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import Any, Literal, Self, get_args
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, Self
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 from sklearn.utils import check_random_state
-from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import ClassSpace, FloatMatrix, Template, encode_classes, encode_label_sequences, one_hot
+from extremegp.data import ClassSpace, Template, encode_classes, encode_label_sequences, one_hot
+from extremegp.data.label_sequences import MISSING
+from extremegp.data.schemes import checked_scheme, detect_scheme, legal_tags
 from extremegp.data.sequence_features import WEIGHTINGS, SequenceFeatures
 from extremegp.data.soft_labels import refuse_soft_sequences
-from extremegp.data.validation import check_weights
-from extremegp.engine import chain
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.likelihoods import Likelihood
-from extremegp.engine.likelihoods.linear_chain import ChainDraws
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.base import VariationalEstimator
-from extremegp.estimators.distances import TellsTokenNovelty, fit_novelty, read_once
+from extremegp.estimators.distances import fit_novelty, read_once
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import DTYPES
 from extremegp.estimators.parameters import TrainingParameters
 from extremegp.estimators.sequence_sets import DecidesSequences
-from extremegp.estimators.uncertainty import Uncertainty, uncertainty
+from extremegp.estimators.token_labels import DECODINGS, MOST_DRAWS, Decoding, LabelsTokens
 from extremegp.estimators.weights import without_absent
-from extremegp.prediction.predictor import Predictor
 from extremegp.settings.domains import choice, number
 from extremegp.settings.resolve import sequence_params
 
-Decoding = Literal["max-marginal", "viterbi"]
-DECODINGS: tuple[str, ...] = get_args(Decoding)
-_MOST_DRAWS = 100_000
-
 
 @dataclass(kw_only=True, repr=False, eq=False)
-class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEstimator, DecidesSequences):
+class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
     """Sequence labelling by structured (deep) Gaussian processes (D chapter 4).
 
     Every token has a utility for each label, a function of its features, and every pair of neighbouring labels has one
@@ -90,6 +81,10 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         n_train_draws: draws of a training step in the second half of training; one in the first.
         decoding: what `predict` gives: the most probable label of every token ("max-marginal", fewest wrong labels), or
             the most probable sequence ("viterbi").
+        scheme: of labels that are tags of spans: "IOB1", "IOB2", "IOBES" or "BILOU", whose rules predictions keep, such
+            as that an I-X follows a B-X or an I-X: labellings that break them have no probability. "auto" is the scheme
+            that the training labels keep but for a twentieth of the tags, if there is one, and None allows anything.
+            Training is the same with any, so that it may be set afterwards.
         epochs: passes over the data; "auto" makes as many steps as the latents need.
         batch_size: sequences per step; "auto" are those of about 2000 tokens.
         learning_rate: peak of the one-cycle schedule; "auto" depends on the latents.
@@ -103,6 +98,8 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         model_: the trained `VariationalModel`.
         history_: one record per epoch: epoch, elbo, kl, learning_rate, seconds and perhaps validation_accuracy.
         settings_: the `ModelSettings` that were resolved.
+        scheme_: the scheme whose rules predictions keep.
+        detected_scheme_: the scheme that the labels of training keep; None if there is none.
         label_counts_: training tokens of each label (V).
         n_rows_: training tokens.
 
@@ -140,10 +137,10 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
     n_draws: int = 100
     n_train_draws: int = 1
     decoding: Decoding = "max-marginal"
+    scheme: Literal["auto", "IOB1", "IOB2", "IOBES", "BILOU"] | None = None
     learning_rate: float | Literal["auto"] = "auto"
     frequencies_from: float = 0.1
     hyperparameters_from: float = 0.0
-    features_: SequenceFeatures = field(init=False)
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None, *, validation: tuple[Any, Any] | None = None) -> Self:
         """Train the model.
@@ -151,9 +148,10 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         Args:
             X: S sequences of tokens: lists of mappings or of lists of names, lists of rows of columns for a template,
                 or a matrix, T x D, for every sequence.
-            y: the labels of the tokens, S sequences of strings or integers; at least two labels. There are no soft
-                labels, for probabilities of single tokens do not say how likely whole labellings are: give a sequence
-                once for each that it may have, with its probability as the weight.
+            y: the labels of the tokens, S sequences of strings or integers; at least two labels. A token whose label is
+                None has one that is not known: the likelihood is that of the others, all of its labels summed over.
+                There are no soft labels, for probabilities of single tokens do not say how likely whole labellings
+                are: give a sequence once for each that it may have, with its probability as the weight.
             sample_weight: what each of the S sequences counts, or one number for all: the weight of its log-likelihood,
                 so that an integer is the same as to repeat the sequence as often, and 0 as to leave it out.
             validation: (X, y) to choose the best epoch on, instead of `validation_fraction`.
@@ -175,16 +173,21 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         X = read_once(X)
         X, y, weights = without_absent(X, y, sample_weight, of="sequence")
         x, lengths = features.fit_transform(X)
-        codes, space = self._with_known_labels(*encode_label_sequences(y, lengths))
+        codes, space = self._with_known_labels(*encode_label_sequences(y, lengths, missing="keep"))
+        detected = detect_scheme(_split(codes, lengths, space))
+        if self.scheme not in (None, "auto"):
+            legal_tags(space.names, checked_scheme(self.scheme))
         seed = int(check_random_state(self.random_state).randint(2**31 - 1))
         rng = np.random.default_rng(seed)
-        data, held_out = Examples(x, one_hot(codes, len(space)), lengths, weights), None
+        self._check_labelled(codes)
+        data, held_out = Examples(x, one_hot(codes, len(space)), lengths, weights, labelled=_known(codes >= 0)), None
         if validation is None:
             data, held_out = split(data, fraction=self.validation_fraction, patience=self.patience, rng=rng)
         else:
             held_x, held_lengths = features.transform(validation[0])
-            held_codes, _ = encode_label_sequences(validation[1], held_lengths, space, "ignore")
-            held_out = Examples(held_x, one_hot(held_codes, len(space)), held_lengths)
+            held_codes, _ = encode_label_sequences(validation[1], held_lengths, space, "ignore", missing="keep")
+            held_y, labelled = one_hot(np.maximum(held_codes, -1), len(space)), _known(held_codes != MISSING)
+            held_out = Examples(held_x, held_y, held_lengths, labelled=labelled)
         self._train(
             data,
             held_out,
@@ -194,10 +197,11 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
             features=features,
             space=space,
             target_kind=space.kind,
-            label_counts=np.bincount(codes, minlength=len(space)),
+            label_counts=np.bincount(codes[codes >= 0], minlength=len(space)),
             n_rows=len(codes),
             novelty=fit_novelty(features, X, x),
         )
+        self.detected_scheme_ = detected.name
         return self
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
@@ -229,10 +233,12 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
         """
         self._features_step(self.get_params(deep=False))
         super().check_params()
-        number("n_draws", self.n_draws, low=1, high=_MOST_DRAWS, integer=True)
+        number("n_draws", self.n_draws, low=1, high=MOST_DRAWS, integer=True)
         number("validation_fraction", self.validation_fraction, low=0, high=0.9)
         choice("decoding", self.decoding, DECODINGS)
         choice("dtype", self.dtype, DTYPES)
+        if self.scheme not in (None, "auto"):
+            checked_scheme(self.scheme)
         labels: Any = self.labels
         listed = labels.ndim == 1 if isinstance(labels, np.ndarray) else isinstance(labels, Sequence | None)
         if not listed or isinstance(labels, (str, bytes)):
@@ -264,137 +270,39 @@ class SequenceGPClassifier(TellsTokenNovelty, TrainingParameters, VariationalEst
             weighting=choice("weighting", params["weighting"], WEIGHTINGS),
         )
 
-    def predict(self, X: Any) -> list[NDArray[Any]]:
-        """The labels of every sequence by `decoding`, S arrays in the type that `fit` was given."""
-        if choice("decoding", self.decoding, DECODINGS) == "viterbi":
-            return [best[0][0] for best in self.predict_k_best(X, 1)]
-        return [self.label_space_.decode(p.argmax(1)) for p in self.predict_marginals(X)]
-
-    def predict_marginals(self, X: Any) -> list[NDArray[np.float32]]:
-        """p(y_t = v), averaged over the posterior: for every sequence T x V, whose rows add up to one."""
-        return self._of_tokens(X, lambda block: block.marginals().mean(0))
-
-    def predict_k_best(self, X: Any, k: int = 5) -> list[list[tuple[NDArray[Any], float]]]:
-        """The k best labellings of every sequence with their log-probabilities, best first.
-
-        Candidates are the best at the mean of the posterior; their order is by their probability averaged over it.
-
-        Args:
-            X: as in `fit`.
-            k: how many; fewer where a sequence has not so many.
-        """
-        k = number("k", k, low=1, high=10_000, integer=True)
-        found: list[list[tuple[NDArray[Any], float]]] = []
-        for block in self.blocks(X)[1]:
-            paths, scores = (part.cpu().numpy() for part in block.k_best(k))
-            for own, log_prob, length in zip(paths, scores, block.lengths.tolist(), strict=True):
-                kept = np.flatnonzero(np.isfinite(log_prob))
-                found.append([(self.label_space_.decode(own[i, :length]), float(log_prob[i])) for i in kept])
-        return found
-
-    def log_prob(self, X: Any, y: Any) -> NDArray[np.float64]:
-        """log p(y | x) of every labelled sequence, S, p averaged over draws of the posterior.
-
-        The logarithm of an average of draws is biased downwards, less so the more draws there are.
-
-        Args:
-            X: as in `fit`.
-            y: labels, as in `fit`; a sequence with one never seen in training has -inf.
-        """
-        X = read_once(X)
-        x, lengths = self._features(X)
-        codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
-        ends = np.cumsum(lengths)
-        seen = ~np.logical_or.reduceat(codes < 0, ends - lengths)
-        own = torch.from_numpy(codes).clamp(min=0)
-        values: list[torch.Tensor] = []
-        first = 0
-        for block in self.predictor().blocks(x, lengths, self._unseen(X)):
-            # Padded to the longest of the block, not of all sequences.
-            tokens = slice(first, first := int(ends[block.sequences.stop - 1]))
-            values.append(block.log_prob(chain.pad(own[tokens].to(block.lengths.device), block.lengths, dim=-1)))
-        return np.where(seen, torch.cat(values).cpu().numpy(), -np.inf)
-
-    def predict_uncertainty(self, X: Any) -> list[Uncertainty]:
-        """How uncertain the label of every token is, split into what more data could and could not take away.
-
-        Returns:
-            For every sequence T numbers each: the entropy of its tokens' marginals, their mean entropy at draws of the
-            posterior, the difference of the two, all in nats; the variance of the tokens' utilities over the draws; and
-            the tokens' p-values.
-        """
-        X = read_once(X)
-        found = self._of_tokens(X, ChainDraws.uncertainty)
-        novelty = [np.full(len(part), np.nan) for part in found] if self.novelty_ is None else self.predict_novelty(X)
-        return [
-            uncertainty(part[:, 0], part[:, 1], part[:, 2], of_tokens)
-            for part, of_tokens in zip(found, novelty, strict=True)
-        ]
-
-    def score(self, X: Any, y: Any, sample_weight: Any = None) -> float:
-        """Token accuracy: the share of all tokens whose label `predict` has right.
-
-        Args:
-            X: as in `fit`.
-            y: labels, as in `fit`; one never seen in training counts as an error.
-            sample_weight: weights of the S sequences, which each of their tokens has.
-        """
-        check_is_fitted(self, "model_")
-        predicted = self.predict(X)
-        lengths = np.array([len(labels) for labels in predicted])
-        codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
-        right = self.label_space_.encode(np.concatenate(predicted)) == codes
-        weights = check_weights(sample_weight, len(lengths), of="sequence")
-        return float(np.average(right, weights=None if weights is None else np.repeat(weights, lengths)))
-
-    def predictor(self) -> Predictor:
-        """What draws from the fitted model, `n_draws` times.
-
-        Raises:
-            SettingsError: `n_draws` is outside its domain, as in an altered model.
-        """
-        n_draws = number("n_draws", self.n_draws, low=1, high=_MOST_DRAWS, integer=True)
-        return super().predictor().using(n_draws=n_draws)
-
     def _with_known_labels(self, codes: NDArray[np.int64], space: ClassSpace) -> tuple[NDArray[np.int64], ClassSpace]:
-        """Codes of the labels of y in the space of these and of `labels`, and that space."""
+        """Codes of the labels of y in the space of these and of `labels`, -1 for none, and that space."""
+        codes = np.maximum(codes, -1)
         if self.labels is None:
             return codes, space
         every = ClassSpace(encode_classes([*self.labels, *space.names], "labels and y together")[1])
-        return every.encode(space.decode(codes)), every
+        return np.where(codes < 0, -1, every.encode(space.decode(np.maximum(codes, 0)))), every
 
     def _codes_of(self, X: Any, y: Any) -> list[NDArray[np.int64]]:
         lengths = self._features(X)[1]
         codes, _ = encode_label_sequences(y, lengths, self.label_space_, "ignore")
         return np.split(codes, np.cumsum(lengths)[:-1])
 
-    def _features(self, X: Any) -> tuple[FloatMatrix, NDArray[np.int64]]:
-        check_is_fitted(self, "model_")
-        return self.features_.transform(X)
-
-    def _unseen(self, X: Any) -> NDArray[np.float32] | None:
-        """Squared norms of the tokens in features that training did not have, where the posterior asks for them."""
-        return self.features_.unknown_squares(X) if self.settings_.weight_covariance == "shared" else None
-
-    def blocks(self, X: Any) -> tuple[NDArray[np.int64], Iterator[ChainDraws]]:
-        """The lengths of sequences, and what draws of the posterior say of them, a block at a time.
-
-        Args:
-            X: as in `fit`.
-
-        Raises:
-            DataError: X cannot be used.
-        """
-        X = read_once(X)
-        x, lengths = self._features(X)
-        return lengths, self.predictor().blocks(x, lengths, self._unseen(X))
-
-    def _of_tokens(self, X: Any, values: Callable[[ChainDraws], torch.Tensor]) -> list[NDArray[np.float32]]:
-        """What tokens have a row of, split into sequences."""
-        lengths, blocks = self.blocks(X)
-        rows = [values(block).cpu().numpy().astype(np.float32) for block in blocks]
-        return np.split(np.concatenate(rows), np.cumsum(lengths)[:-1])
+    def _check_labelled(self, codes: NDArray[np.int64]) -> None:
+        """Refuse tokens without labels where they cannot be summed over."""
+        if self.objective != "exact" and (codes < 0).any():
+            raise SettingsError(
+                f"y has tokens without labels, whose labels objective={self.objective!r} cannot sum over: use "
+                'objective="exact"'
+            )
 
     @classmethod
     def _features_from(cls, config: Any, arrays: dict[str, NDArray[Any]]) -> SequenceFeatures:
         return SequenceFeatures.from_state(config, arrays)
+
+
+def _known(labelled: NDArray[np.bool_]) -> NDArray[np.bool_] | None:
+    """Which tokens have labels; None where all have."""
+    return None if labelled.all() else labelled
+
+
+def _split(codes: NDArray[np.int64], lengths: NDArray[np.int64], space: ClassSpace) -> Iterator[list[Any]]:
+    """The labels of every sequence, None where they are not known."""
+    names = [*space.names, None]
+    for own in np.split(codes, np.cumsum(lengths)[:-1]):
+        yield [names[code] for code in own.tolist()]

@@ -1,5 +1,6 @@
 """Metrics: ranking and propensity-scored ranking from the k best labels, probabilities, labels, classes, sequences."""
 
+from extremegp.data.schemes import looks_like_spans
 from extremegp.metrics.classification import ClassMetrics, evaluate_classes
 from extremegp.metrics.confusion import PerClass
 from extremegp.metrics.labels import LabelMetrics, PerLabel, PrecisionRecall, evaluate_labels
@@ -17,7 +18,7 @@ from extremegp.metrics.report import evaluate_topk
 from extremegp.metrics.risks import ClassRisks, LabelRisks, RowRisks, TopLabelRisks
 from extremegp.metrics.selective import RiskCoverage, loss_coverage, risk_coverage
 from extremegp.metrics.sequences import SequenceMetrics, evaluate_sequences
-from extremegp.metrics.spans import SpanScore, looks_like_spans
+from extremegp.metrics.spans import SpanScore
 from extremegp.metrics.topk import TopK
 
 __all__ = [

@@ -13,11 +13,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.sparse import csr_matrix
 
+from extremegp.data.schemes import looks_like_spans
 from extremegp.errors import DataError, SettingsError
 from extremegp.metrics.classification import SMALLEST, SUM_TOLERANCE, UNKNOWN, ClassMetrics
 from extremegp.metrics.confusion import Confusion, PerClass
 from extremegp.metrics.selective import RiskCoverage, risk_coverage
-from extremegp.metrics.spans import SpanCounts, SpanScore, looks_like_spans
+from extremegp.metrics.spans import SpanCounts, SpanScore
 
 
 class SequenceMetrics:

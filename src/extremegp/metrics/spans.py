@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+from extremegp.data.schemes import looks_like_spans
 from extremegp.errors import SettingsError
 
 SCHEMES = {"IOB2": "IOB", "IOE2": "IOE", "IOBES": "IOBES", "BILOU": "BILOU"}
@@ -52,24 +53,6 @@ class SpanScore:
     def f1(self) -> float:
         """Harmonic mean of precision and recall."""
         return 2 * self.true_positives / max(1, self.support + self.predicted)
-
-
-def looks_like_spans(labels: Iterable[Any]) -> bool:
-    """Whether labels are the tags of spans, such as O, B-NP and I-NP, or O, B and I.
-
-    Args:
-        labels: the names of all labels.
-
-    Returns:
-        True if every label is O or one of the letters B, I, E, S, L, U, and either all letters are followed by - and a
-        type or none is. Letters alone must include B or I; E and S do not go with L and U, which mean the same.
-    """
-    tags = [_TAG.fullmatch(label) if isinstance(label, str) else None for label in labels]
-    letters = {tag[1] for tag in tags if tag} - {None}
-    typed = {tag[2] is not None for tag in tags if tag and tag[1]}
-    if not all(tags) or len(typed) != 1 or (letters & {"E", "S"} and letters & {"L", "U"}):
-        return False
-    return typed == {True} or bool(letters & {"B", "I"})
 
 
 class SpanCounts:

@@ -18,7 +18,8 @@ from extremegp.data import FloatCSR, LabelSpace, check_inputs
 from extremegp.data.frames import lists_of
 from extremegp.data.labels import check_label_names, refuse_nested_indicator
 from extremegp.engine.latents import Marginals
-from extremegp.engine.likelihoods.linear_chain import ChainDraws, LinearChain
+from extremegp.engine.likelihoods.chain_draws import ChainDraws
+from extremegp.engine.likelihoods.linear_chain import LinearChain
 from extremegp.engine.matrices import entry_position, mostly_zero
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import parts_of

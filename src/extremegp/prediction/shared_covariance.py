@@ -16,6 +16,7 @@ from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
+from extremegp.engine import chain
 from extremegp.engine.centres import clusters_of, hashed
 from extremegp.engine.latents import WeightedLatents
 from extremegp.engine.model import VariationalModel
@@ -46,6 +47,7 @@ def share_covariances(
     rng: np.random.Generator,
     weights: NDArray[np.float64] | None = None,
     exactly: bool = False,
+    y: scipy.sparse.csr_matrix | None = None,
 ) -> ModelSettings:
     """Give trained functions of sequences a covariance of their weights, in place of their own variances.
 
@@ -59,6 +61,7 @@ def share_covariances(
         rng: decides the draws, and which tokens of very many go together.
         weights: what each token counts; 1 by default.
         exactly: leave the functions as they are where their covariance would be that of groups of tokens.
+        y: labels of the tokens, B x V, where some tokens have none that is known; None where all have.
 
     Returns:
         What the model then is.
@@ -68,8 +71,9 @@ def share_covariances(
         return settings
     seed = int(rng.integers(2**31))
     groups: NDArray[np.int64] | None = None
+    known = None if y is None else _known_codes(y)
     for turn in range(_TURNS):
-        curvatures = _curvatures(model, x, lengths, [first > 0 for first, _ in members], seed + turn)
+        curvatures = _curvatures(model, x, lengths, [first > 0 for first, _ in members], seed + turn, known)
         for (_, latents), curvature in zip(members, curvatures, strict=True):
             scale = curvature / max(kl_weight, _LEAST_KL_WEIGHT) * (1.0 if weights is None else weights)
             if latents.n_weights <= MOST_WEIGHTS:
@@ -87,14 +91,32 @@ def share_covariances(
 
 
 def _curvatures(
-    model: VariationalModel, x: Matrix, lengths: NDArray[np.int64], pairs: list[bool], seed: int
+    model: VariationalModel,
+    x: Matrix,
+    lengths: NDArray[np.int64],
+    pairs: list[bool],
+    seed: int,
+    known: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.float64]]:
     """Of all tokens, expected under the posterior, for functions of labels or of pairs of labels."""
-    found = [
-        [block.curvature(pairs=of_pairs).double().cpu().numpy() for of_pairs in pairs]
-        for block in Predictor(model, n_draws=_DRAWS, seed=seed).blocks(x, lengths)
-    ]
+    found, ends = [], np.cumsum(lengths)
+    for block in Predictor(model, n_draws=_DRAWS, seed=seed).blocks(x, lengths):
+        if known is not None:
+            first, last = block.sequences.start, block.sequences.stop - 1
+            own = torch.from_numpy(known[ends[first] - lengths[first] : ends[last]]).to(block.lengths.device)
+            block = block._replace(known=chain.pad(own, block.lengths, dim=-1))
+        found.append([block.curvature(pairs=of_pairs).double().cpu().numpy() for of_pairs in pairs])
     return [np.concatenate(parts) for parts in zip(*found, strict=True)]
+
+
+def _known_codes(y: scipy.sparse.csr_matrix) -> NDArray[np.int64] | None:
+    """The labels of tokens, -1 where there is none; None where every token has one."""
+    labelled = np.diff(y.indptr) > 0
+    if labelled.all():
+        return None
+    codes = np.full(y.shape[0], -1, dtype=np.int64)
+    codes[labelled] = y.indices
+    return codes
 
 
 def _features(latents: WeightedLatents, x: Matrix) -> Iterator[tuple[slice, Inputs]]:

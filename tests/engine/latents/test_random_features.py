@@ -319,3 +319,34 @@ def test_wide_sparse_inputs_never_become_dense_and_the_reducer_gets_the_rows_tha
     torch.testing.assert_close(draws, expected)
     expected.square().sum().backward()
     torch.testing.assert_close(gradient.values(), narrow.reducer.grad)
+
+
+@STRATEGIES
+@pytest.mark.parametrize("ard", [False, True])
+def test_few_sparse_inputs_are_projected_as_by_the_whole_of_omega_to_the_bit(frequencies: str, ard: bool):
+    layer = _layer(frequencies=frequencies, ard=ard).float()
+    if layer.fixed:
+        layer.draw_once(torch.Generator().manual_seed(1))
+    randomise(layer)
+    inputs = np.zeros((2, D))
+    inputs[0, 2], inputs[1, 0] = 0.7, -1.3
+    x = sparse_rows(inputs.astype(np.float32))
+    x = SparseRows(x.offsets, x.columns, x.values.float(), x.n_columns)
+    omega = layer.omega(torch.Generator().manual_seed(3))
+    whole = layer.projected(x, torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        few = layer.projected(x, torch.Generator().manual_seed(3))
+    assert torch.equal(whole.detach(), few)
+    np.testing.assert_allclose(as_array(few), inputs @ as_array(omega), rtol=1e-5, atol=1e-6)
+    if layer.fixed:
+        # As many inputs as make it worth while to have rows made by themselves.
+        wide = RandomFeatures(40, R, kernel="se", frequencies=frequencies, ard=ard)  # type: ignore[arg-type]
+        wide.draw_once(torch.Generator().manual_seed(1))
+        one = SparseRows(torch.tensor([0, 2]), torch.tensor([39, 3]), torch.tensor([1.5, -2.0]), 40)
+        with torch.no_grad():
+            alone = [wide.projected(one, torch.Generator()) for _ in range(4)]
+        assert wide.noise is not None
+        assert all(torch.equal(wide.projected(one, torch.Generator()), each) for each in alone)
+    empty = sparse_rows(np.zeros((2, D)))
+    with torch.no_grad():
+        assert not layer.double().projected(empty, torch.Generator()).any()

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeVar
 import extremegp
 from extremegp.cli.console import Report
 from extremegp.cli.inputs import Source
-from extremegp.cli.options import DecidedBy, Decoding, ModelKind, RankedBy, TaskName
+from extremegp.cli.options import DecidedBy, Decoding, ModelKind, RankedBy, SchemeName, TaskName
 from extremegp.cli.settings import parse_settings
 from extremegp.errors import SettingsError
 from extremegp.presets import Preset
@@ -54,6 +54,7 @@ class TrainRequest:
     valid_vectors: Path | None
     labels_names: Path | None
     template: Path | None
+    unknown_label: str | None
     quiet: bool
     check_destination: Callable[[], None]
 
@@ -96,6 +97,7 @@ class EvaluateRequest:
     per_class: Path | None
     plot: Path | None
     decoding: Decoding | None
+    scheme: SchemeName | None
 
 
 @dataclass(frozen=True)
@@ -177,6 +179,9 @@ class PredictRequest:
     k_best: int | None
     probabilities: bool
     decoding: Decoding | None
+    unknown_label: str | None
+    scheme: SchemeName | None
+    spans: bool
     quiet: bool
 
 

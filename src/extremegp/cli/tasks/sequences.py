@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import io
 import sys
-from collections.abc import Sequence
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -27,6 +26,7 @@ from extremegp.cli.tasks.base import (
     TrainRequest,
     check_threshold,
 )
+from extremegp.cli.tasks.tokens import check_writable, given, of_scheme, write_best, write_k_best, write_spans
 from extremegp.errors import DataError, SettingsError
 from extremegp.presets import SEQUENCE_PRESETS
 
@@ -65,6 +65,8 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
     def prepare(self, request: TrainRequest) -> Training[SequenceGPClassifier]:
         source, path = request.source, request.template
         params = self.parameters(request)
+        if params.get("scheme") == "none":
+            params["scheme"] = None
         n_columns = _n_columns(source)
         template = None if path is None else _read_template(path)
         request.check_destination()
@@ -83,17 +85,24 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 path=held.path,
                 line=columns.first_token_line(held),
             )
-        X, y = columns.read(source, labelled=True)
+        X, y = columns.read_partly(source, request.unknown_label)
         # `fit` would refuse labels that nothing can be learnt from without naming the file.
-        class_space(list(chain.from_iterable(y or ())), source, name="the last column")
+        known = [label for label in chain.from_iterable(y) if label is not None]
+        class_space(known, source, name="the last column")
         return Training(
             classifier,
             X,
             y,
             n_units=len(X),
-            options={} if held is None else {"validation": columns.read(held, labelled=True)},
-            shown=[("sequences", str(len(X)))],
-            extra={"n_sequences": len(X), "n_columns": n_columns, "template": str(template)},
+            notes=[] if request.quiet else _schemes(y),
+            options={} if held is None else {"validation": columns.read_partly(held, request.unknown_label)},
+            shown=[("sequences", str(len(X))), *_labelled(X, known)],
+            extra={
+                "n_sequences": len(X),
+                "n_columns": n_columns,
+                "n_labelled": len(known),
+                "template": str(template),
+            },
         )
 
     def evaluate(self, classifier: SequenceGPClassifier, request: EvaluateRequest, report: Report) -> None:
@@ -101,6 +110,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
         reports.check_per_class(request.per_class)
         check_plot(request.plot)
         columns.check_width(classifier, request.model, source, labelled=True)
+        of_scheme(classifier, request.scheme)
         quality, note = _metrics(classifier)
         never_seen = _measure(quality, classifier, source, request.decoding)
         metrics = quality.compute() | {"seconds": report.seconds}
@@ -131,6 +141,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 "n_labels": len(classifier.classes_),
                 "n_unknown_tokens": counts["n_unknown"],
                 "decoding": request.decoding or classifier.decoding,
+                "scheme": classifier.scheme_,
                 "spans": {kind: _span_report(score) for kind, score in spans.items()},
                 "labels": reports.labels_by_name(names, each),
                 "confusion": reports.confusion_by_name(names, confusion),
@@ -153,18 +164,24 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
             asked = "--uncertainty" if request.uncertainty else "--novelty-threshold"
             raise SettingsError(f"{asked} tells of tokens, and --k-best of whole labellings: leave out one of them")
         check_threshold(request.novelty_threshold)
-        if out is not None and {out.suffix.lower(), base_suffix(out)} & set(_OF_ROWS):
+        if request.spans and (k_best is not None or request.uncertainty or request.novelty_threshold is not None):
+            raise SettingsError("--spans tells of spans: leave out --k-best, --uncertainty and --novelty-threshold")
+        of_scheme(classifier, request.scheme)
+        if out is not None and not request.spans and {out.suffix.lower(), base_suffix(out)} & set(_OF_ROWS):
             raise SettingsError(f"--out of sequences is text in columns: let it end in .txt or .tsv; it is {out}")
         columns.check_width(classifier, request.model, source, labelled=False)
         sequences = columns.read(source, labelled=False).sequences
+        known = given(classifier, request, sequences)
         names = [str(name) for name in classifier.classes_]
         encoding = source.encoding or "utf-8"
-        _check_writable(sequences, names, source, encoding)
+        check_writable(sequences, names, source, encoding)
         text = io.StringIO()
-        if k_best is None:
-            _write_best(text, classifier, sequences, names, request)
+        if request.spans:
+            write_spans(text, classifier, sequences, request, known)
+        elif k_best is None:
+            write_best(text, classifier, sequences, names, request, known)
         else:
-            _write_k_best(text, classifier, sequences, k_best, request.probabilities)
+            write_k_best(text, classifier, sequences, k_best, request.probabilities, known)
         content = text.getvalue().encode(encoding)
         if out is None:
             sys.stdout.flush()
@@ -183,6 +200,7 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
                 "n_labels": len(names),
                 "decoding": None if k_best else request.decoding or classifier.decoding,
                 "k_best": k_best,
+                "scheme": classifier.scheme_,
                 "seconds": seconds,
             }
         )
@@ -190,6 +208,22 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
     def details(self, classifier: SequenceGPClassifier) -> dict[str, Any]:
         template = classifier.features_.template
         return {"n_columns": classifier.features_.n_columns, "template": template and str(template)}
+
+
+def _labelled(sequences: Sequences, known: list[str]) -> list[tuple[str, str]]:
+    """How many tokens have a label, where not all have."""
+    n_tokens = sum(map(len, sequences))
+    return [("labelled tokens", f"{len(known)} of {n_tokens}")] if len(known) < n_tokens else []
+
+
+def _schemes(y: list[list[str | None]]) -> list[str]:
+    """What is told of labels that are tags."""
+    from extremegp.data import detect_scheme
+
+    found = detect_scheme(y)
+    if not found.n_tags:
+        return []
+    return [f"labels: tags of {found}" if found.name else f"labels: tags of {found}, and --scheme auto allows anything"]
 
 
 def _read_template(path: Path) -> Template:
@@ -297,73 +331,3 @@ def _show(report: Report, title: str, metrics: dict[str, float], spans: dict[str
                 for kind, each in spans.items()
             ],
         )
-
-
-def _check_writable(sequences: Sequences, names: list[str], source: Source, encoding: str) -> None:
-    """Refuse, before the work, cells and labels that columns cannot hold."""
-    from extremegp.data import write_columns
-
-    trial = io.StringIO()
-    with naming(source):
-        write_columns(trial, sequences, [["O"] * len(tokens) for tokens in sequences], encoding=encoding)
-    write_columns(trial, [[("token",)] * len(names)], [names])
-    try:
-        "".join(names).encode(encoding)
-    except UnicodeEncodeError as error:
-        raise SettingsError(
-            f"the model has labels that cannot be written in {encoding}; convert {source.path} to UTF-8"
-        ) from error
-
-
-def _write_best(
-    text: io.StringIO, classifier: SequenceGPClassifier, sequences: Sequences, names: list[str], request: PredictRequest
-) -> None:
-    import numpy as np
-
-    from extremegp.data import write_columns
-    from extremegp.estimators.decoding import decoded
-
-    labels: list[Sequence[str]] = []
-    certain: list[Sequence[float]] = []
-    lengths, blocks = classifier.blocks(sequences)
-    for block, codes, marginals in decoded(classifier, blocks, request.decoding):
-        cuts = lengths[block.sequences].cumsum()[:-1]
-        labels += [[names[code] for code in own] for own in np.split(codes, cuts)]
-        certain += [own.tolist() for own in np.split(marginals[np.arange(len(codes)), codes], cuts)]
-    measures = _measured(classifier, sequences, request)
-    write_columns(text, sequences, labels, probabilities=certain if request.probabilities else None, measures=measures)
-
-
-def _measured(
-    classifier: SequenceGPClassifier, sequences: Sequences, request: PredictRequest
-) -> list[list[tuple[float | bool, ...]]] | None:
-    """What is told of every token: its uncertainty, and whether it is new."""
-    threshold = request.novelty_threshold
-    if not request.uncertainty:
-        if threshold is None:
-            return None
-        return [[(p < threshold,) for p in part.tolist()] for part in classifier.predict_novelty(sequences)]
-    found = []
-    for each in classifier.predict_uncertainty(sequences):
-        of_tokens = zip(*(part.tolist() for part in each), strict=True)
-        novel = [() if threshold is None else (p < threshold,) for p in each.novelty.tolist()]
-        found.append([(*told, *mark) for told, mark in zip(of_tokens, novel, strict=True)])
-    return found
-
-
-def _write_k_best(
-    text: io.StringIO, classifier: SequenceGPClassifier, sequences: Sequences, k: int, probabilities: bool
-) -> None:
-    import numpy as np
-
-    from extremegp.data import write_columns
-
-    found = classifier.predict_k_best(sequences, k)
-    marginals: list[Any] = classifier.predict_marginals(sequences) if probabilities else [None] * len(sequences)
-    for tokens, labellings, of_tokens in zip(sequences, found, marginals, strict=True):
-        for rank, (labels, log_prob) in enumerate(labellings):
-            certain = None
-            if of_tokens is not None:
-                certain = [of_tokens[np.arange(len(tokens)), classifier.label_space_.encode(labels)]]
-            text.write(f"# {rank} {log_prob:.6f}\n")
-            write_columns(text, [tokens], [labels.tolist()], probabilities=certain)

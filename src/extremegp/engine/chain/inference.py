@@ -9,8 +9,8 @@ p(y) = exp(score(y)) / Z. Everywhere
                  Float[Tensor, "*R S T V V"]  indexed: [.., t, i, j] is for label i at t - 1 and j at t; t = 0 is unused
     labels       Int[Tensor, "S T"]
 
-What lies beyond the length of a sequence may be anything, NaN included: it is never read. The rest must be finite; a
-forbidden pair has a score of, say, -1e4.
+What lies beyond the length of a sequence may be anything, NaN included: it is never read. The rest must be finite, but
+labels that a token cannot have may have -inf, if there is another; a forbidden pair has a score of, say, -1e4.
 
 *Recursions.* With the filter p_t(j) = p(y_t = j | unary of steps up to t) and log normalisers c_t,
 
@@ -113,6 +113,27 @@ def sequence_log_prob(
 ) -> Float[Tensor, "*R S"]:
     """log p(y) = score(y) - log Z, the difference taken in float64. Arguments as `path_score`."""
     return next(sequence_log_probs(unary, transitions, [labels], lengths))
+
+
+def clamp(unary: Float[Tensor, "*R S T V"], labels: Int[Tensor, "S T"]) -> Float[Tensor, "*R S T V"]:
+    """Scores of chains whose labels are these, where they are not negative: other labels there have a score of -inf.
+
+    All functions of this module take such scores but `piecewise_pseudo_likelihood`.
+    """
+    labels = labels.unsqueeze(-1)
+    others = labels != torch.arange(unary.shape[-1], device=labels.device)
+    return unary.masked_fill((labels >= 0) & others, -torch.inf)
+
+
+def partial_log_prob(
+    unary: Float[Tensor, "*R S T V"], transitions: Tensor, labels: Int[Tensor, "S T"], lengths: Int[Tensor, " S"]
+) -> Float[Tensor, "*R S"]:
+    """log p of the labels that are not negative, the others summed out; differentiable.
+
+    log Z of the chain clamped to these labels, less log Z, the difference taken in float64.
+    """
+    clamped = log_partition_64(clamp(unary, labels), transitions, lengths)
+    return (clamped - log_partition_64(unary, transitions, lengths)).to(unary.dtype)
 
 
 def sequence_log_probs(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -13,9 +14,9 @@ from torch import Tensor, nn
 
 from extremegp.engine.draws import sequence_noise
 from extremegp.engine.latents.base import ConditionedLatents, ConditionedWeights, Marginals, WeightedLatents
-from extremegp.engine.normals import SEED_LIMIT, STREAM, seeded_normals
+from extremegp.engine.normals import SEED_LIMIT, STREAM, seeded_normals, seeded_rows
 from extremegp.engine.part import Part, StepSizes, TrainingData
-from extremegp.engine.sparse import Inputs, matmul, row_sparse_matmul, weighted_square_norms
+from extremegp.engine.sparse import Inputs, SparseRows, matmul, row_sparse_matmul, weighted_square_norms
 
 FeatureKernel = Literal["se", "arccos1"]
 Frequencies = Literal["prior-fixed", "var-fixed", "var-resampled"]
@@ -40,6 +41,7 @@ class RandomFeatures(Part):
     What is drawn once, `noise`, is what `noise_seed` gives back, and only that is saved.
     """
 
+    _n_made: int = 0
     noise: Float[Tensor, "D R"] | None
     noise_seed: Int[Tensor, ""]
     noise_stream: Int[Tensor, ""]
@@ -95,11 +97,36 @@ class RandomFeatures(Part):
 
     def omega(self, generator: torch.Generator) -> Float[Tensor, "D R"]:
         """A draw of the spectral frequencies."""
-        deviations = (0.5 * self.log_weights).exp().unsqueeze(-1)
+        if self.fixed:
+            return self._omega_of(self.drawn())
+        assert self.q_mean is not None
+        return self._omega_of(torch.empty_like(self.q_mean).normal_(generator=generator))
+
+    def projected(self, x: Inputs, generator: torch.Generator) -> Float[Tensor, "B R"]:
+        """x'Omega at a draw of Omega; of few sparse inputs only the rows of Omega that they need are worked out."""
+        few = self.fixed and not torch.is_grad_enabled()
+        if not few or not isinstance(x, SparseRows) or len(x.columns) >= self.n_inputs:
+            return matmul(x, self.omega(generator))
+        used, positions = torch.unique(x.columns, return_inverse=True)
+        return matmul(replace(x, columns=positions, n_columns=len(used)), self._omega_of(self._drawn_rows(used), used))
+
+    def _drawn_rows(self, rows: Int[Tensor, " n"]) -> Float[Tensor, "n R"]:
+        """Some rows of what was drawn once; made by themselves where so few were asked for that all take longer."""
+        if self.noise is None and self._n_made + len(rows) <= self.n_inputs // 8:
+            self._n_made += len(rows)
+            return seeded_rows(int(self.noise_seed), rows.tolist(), self.n_random).to(self.log_weights)
+        return self.drawn().index_select(0, rows)
+
+    def _omega_of(self, noise: Float[Tensor, "n R"], rows: Int[Tensor, " n"] | None = None) -> Float[Tensor, "n R"]:
+        """Omega for this noise, or some of its rows for theirs."""
+
+        def taken(values: Tensor) -> Tensor:
+            return values if rows is None or len(values) == 1 else values.index_select(0, rows)
+
+        deviations = (0.5 * taken(self.log_weights)).exp().unsqueeze(-1)
         if self.q_mean is None:
-            return self.drawn() * deviations
-        noise = self.drawn() if self.fixed else torch.empty_like(self.q_mean).normal_(generator=generator)
-        return torch.addcmul(self.q_mean, (0.5 * self.log_ratio).exp(), noise) * deviations
+            return noise * deviations
+        return torch.addcmul(taken(self.q_mean), (0.5 * taken(self.log_ratio)).exp(), noise) * deviations
 
     def features(self, projected: Float[Tensor, "B R"]) -> Float[Tensor, "B F"]:
         """phi of x'Omega."""
@@ -270,7 +297,7 @@ class DeepRandomFeatures(WeightedLatents):
         if self.reducer is not None:
             x = row_sparse_matmul(x, self.reducer)
         layers = self._expansions()
-        phi = layers[0].features(matmul(x, layers[0].omega(generator)))
+        phi = layers[0].features(layers[0].projected(x, generator))
         for weights, layer in zip(self._hidden_weights(), layers[1:], strict=True):
             f, omega = phi @ weights.draw(generator), layer.omega(generator)
             projected = f @ omega[: self.n_hidden]

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator
-from typing import Literal, NamedTuple, get_args
+from typing import Literal, get_args
 
 import numpy as np
 import torch
@@ -15,7 +14,9 @@ from torch import Tensor, nn
 from extremegp.engine import chain
 from extremegp.engine.batch import Batch
 from extremegp.engine.likelihoods.base import Likelihood, Prediction, log_frequencies
+from extremegp.engine.likelihoods.chain_draws import ChainDraws
 from extremegp.engine.part import StepSizes
+from extremegp.engine.sparse import SparseRows
 from extremegp.engine.utilities import Utilities
 
 Transitions = Literal["gaussian", "point", "indexed", "none"]
@@ -73,7 +74,7 @@ class LinearChain(Likelihood):
         # The draws of the latent functions come first; those of f_bin go on from there.
         generator = torch.Generator(batch.x.device).manual_seed(batch.seed)
         f = utilities.draws(batch.lengths, batch.n_draws, generator)
-        return batch.sum(self.log_prob(f, batch.y.columns, batch.lengths, generator)) / batch.n_draws
+        return batch.sum(self.log_prob(f, codes_of(batch.y), batch.lengths, generator)) / batch.n_draws
 
     def predict(self, utilities: Utilities) -> Prediction:
         """Of elements one by one there is nothing to say: see `draws_of`.
@@ -114,16 +115,22 @@ class LinearChain(Likelihood):
     ) -> Float[Tensor, "R S"]:
         """log p(y | f) of every sequence at draws of the functions, or its pseudo-likelihood, as the objective is.
 
+        Of labels that are not known all are summed over, which pseudo-likelihoods cannot.
+
         Args:
             f: R draws of the functions at the inputs of S sequences, one after the other.
-            labels: their labels.
+            labels: their labels, -1 for one that is not known.
             lengths: of the sequences.
             generator: decides the draws of f_bin.
         """
+        missing = labels < 0
         if self.transitions == "none":
-            own = f.log_softmax(-1).gather(-1, labels.expand(len(f), -1).unsqueeze(-1)).squeeze(-1)
-            return chain.pad(own, lengths, dim=-1).sum(-1)
+            own = f.log_softmax(-1).gather(-1, labels.clamp(min=0).expand(len(f), -1).unsqueeze(-1)).squeeze(-1)
+            return chain.pad(own.masked_fill(missing, 0.0), lengths, dim=-1).sum(-1)
         unary, transitions = self.potentials(f, lengths, generator)
+        if missing.any():
+            assert self.objective == "exact", "a pseudo-likelihood of labels that are not known"
+            return chain.partial_log_prob(unary, transitions, chain.pad(labels, lengths, dim=-1), lengths)
         score = chain.sequence_log_prob if self.objective == "exact" else chain.piecewise_pseudo_likelihood
         return score(unary, transitions, chain.pad(labels, lengths, dim=-1), lengths)
 
@@ -140,63 +147,8 @@ class LinearChain(Likelihood):
         return 12 * sizes.draws * sizes.rows * self.n_utilities(self.n_labels)
 
 
-class ChainDraws(NamedTuple):
-    """Some of the sequences, at R draws of the posterior.
-
-    Attributes:
-        sequences: which they are.
-        lengths: of them.
-        unary: f_un, padded.
-        transitions: f_bin, one for all steps and perhaps for all draws, or for every step.
-    """
-
-    sequences: slice
-    lengths: Int[Tensor, " S"]
-    unary: Float[Tensor, "R S T V"]
-    transitions: Tensor
-
-    def marginals(self) -> Float[Tensor, "R B V"]:
-        """p(y_t) at every draw."""
-        return chain.unpad(chain.marginals(self.unary, self.transitions, self.lengths), self.lengths)
-
-    def curvature(self, *, pairs: bool = False) -> Float[Tensor, " B"]:
-        """-d2 log p(y) / df2 of every element, the mean over its labels and the draws: p (1 - p).
-
-        Args:
-            pairs: of the utilities of pairs of labels, where elements have their own; else of labels.
-        """
-        if not pairs:
-            p = self.marginals()
-            return (p * (1 - p)).mean((0, 2))
-        pair = chain.pair_marginals(self.unary, self.transitions, self.lengths)
-        return chain.unpad((pair * (1 - pair)).mean((-2, -1)).mean(0).unsqueeze(-1), self.lengths).squeeze(-1)
-
-    def uncertainty(self) -> Float[Tensor, "B 3"]:
-        """Of tokens: entropy of the marginals, mean entropy at the draws, and variance of the utilities over them."""
-        marginals = self.marginals()
-        total = torch.special.entr(marginals.mean(0)).sum(-1)
-        aleatoric = torch.special.entr(marginals).sum(-1).mean(0)
-        variance = chain.unpad(self.unary.var(0, correction=0), self.lengths).mean(-1)
-        return torch.stack([total, aleatoric, variance], dim=-1)
-
-    def log_prob(self, labels: Int[Tensor, "S T"]) -> Float[Tensor, " S"]:
-        """log p(y) of a labelling of each sequence, p averaged over the draws; padding may be anything."""
-        return next(self._log_probs([labels]))
-
-    def k_best(self, k: int) -> tuple[Int[Tensor, "S k T"], Float[Tensor, "S k"]]:
-        """The k best labellings at the mean scores, ordered by their log p averaged over the draws.
-
-        Where a sequence has fewer labellings, labels are -1 and log p is -inf.
-        """
-        shared = self.transitions.ndim == 2
-        transitions = self.transitions if shared else self.transitions.mean(0)
-        paths, _ = chain.k_best(self.unary.mean(0), transitions, self.lengths, k)
-        scores = torch.stack([*self._log_probs(paths.clamp(min=0).unbind(1))], dim=1)
-        scores = scores.masked_fill(paths[:, :, 0] < 0, -math.inf)
-        order = torch.sort(scores, dim=1, descending=True, stable=True).indices
-        return paths.gather(1, order.unsqueeze(-1).expand_as(paths)), scores.gather(1, order)
-
-    def _log_probs(self, labellings: Iterable[Int[Tensor, "S T"]]) -> Iterator[Float[Tensor, " S"]]:
-        for each in chain.sequence_log_probs(self.unary, self.transitions, labellings, self.lengths):
-            # Rounding may leave a little more than certainty.
-            yield (each.double().logsumexp(0) - math.log(len(each))).clamp(max=0.0)
+def codes_of(y: SparseRows) -> Int[Tensor, " B"]:
+    """The label of every row, -1 where there is none."""
+    if len(y.columns) == y.shape[0]:
+        return y.columns
+    return y.columns.new_full((y.shape[0],), -1).index_copy(0, y.rows, y.columns)
