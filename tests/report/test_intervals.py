@@ -58,6 +58,9 @@ def test_intervals_are_percentiles_of_figures_of_resampled_rows() -> None:
         low, high = np.percentile([each[name] for each in drawn], (2.5, 97.5))
         if name == "ece":
             low, high = max(0.0, 2 * estimates[name] - high), max(0.0, 2 * estimates[name] - low)
+        if name == "macro":
+            margin = 1.96 * np.std([each[name] for each in drawn], ddof=1)
+            low, high = max(0.0, estimates[name] - margin), min(1.0, estimates[name] + margin)
         assert found[name] == pytest.approx((low, high), abs=1e-6)
 
 
@@ -79,6 +82,18 @@ def test_the_error_of_calibrated_probabilities_is_not_told_from_none() -> None:
     low, high = sums.intervals(0)["ece"]
     assert low < 0.01
     assert high < sums.estimates()["ece"] + 0.005
+
+
+def test_the_interval_of_a_mean_over_rare_labels_is_about_the_figure() -> None:
+    """Every label is of one row, a third of which are found: most resamples have other labels."""
+    n, sums = 90, RowSums()
+    own = csr_matrix(np.eye(n))
+    found = csr_matrix(np.diag((np.arange(n) % 3 == 0).astype(float)))
+    sums.add_mean("mean", np.ones(n))
+    sums.add_macro("macro", found, found, own)
+    low, high = sums.intervals(0, 200)["macro"]
+    assert low < 1 / 3 < high
+    assert high - low < 0.3
 
 
 def test_equal_seeds_give_equal_intervals() -> None:

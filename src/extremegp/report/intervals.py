@@ -14,7 +14,7 @@ from extremegp.metrics.confusion import ratio
 
 N_RESAMPLES = 1000
 _AT_ONCE = 20
-_TAILS = (2.5, 97.5)
+_TAILS, _NORMAL = (2.5, 97.5), 1.96
 
 Interval = tuple[float, float]
 
@@ -67,7 +67,8 @@ class RowSums:
 
         They are percentiles of resampled figures. Resampling adds noise to calibration errors, which are sums of
         absolute values, as sampling did: the intervals of these are reflected about the estimate (the basic bootstrap),
-        and no less than 0.
+        and no less than 0. Resamples leave out many labels that one row has, which moves means over labels: theirs are
+        the figure and 1.96 standard errors to both sides.
 
         Args:
             seed: decides the draws.
@@ -83,10 +84,13 @@ class RowSums:
         estimates = stacked.figures(np.ones((1, stacked.n_rows)))
         found = {}
         for name, parts in drawn.items():
-            low, high = (float(value) for value in np.percentile(np.concatenate(parts), _TAILS))
+            values, estimate = np.concatenate(parts), float(estimates[name][0])
+            low, high = (float(value) for value in np.percentile(values, _TAILS))
             if name in self.errors:
-                estimate = float(estimates[name][0])
                 low, high = max(0.0, 2 * estimate - high), max(0.0, 2 * estimate - low)
+            elif name in self.macro:
+                margin = _NORMAL * float(values.std(ddof=1))
+                low, high = max(0.0, estimate - margin), min(1.0, estimate + margin)
             found[name] = low, high
         return found
 

@@ -252,7 +252,8 @@ def _of_intervals(task: _Task, threshold: float, n_resamples: int) -> str:
     told = (
         f"Intervals hold in 95 of 100 cases if the {task.unit[1]} were drawn at random: they are from {n_resamples:,} "
         f"resamples of the {task.unit[1]} (the bootstrap), and know nothing of another training run. Those of "
-        "calibration errors are reflected about the figure, for resampling adds to these errors."
+        "calibration errors are reflected about the figure, for resampling adds to these errors; that of macro_f1 is "
+        "made of bootstrap standard errors, for resamples leave out rare labels."
     )
     return told + (f" Labels are predicted from a probability of {threshold:g} on." if task is _LABELS else "")
 
