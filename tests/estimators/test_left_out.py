@@ -119,7 +119,7 @@ def test_functions_alone_say_about_what_those_trained_without_the_row_do(monkeyp
         again = copy.deepcopy(model).forget([str(row)]).refit().predict_proba(x[row])[0]
         errors.append(np.abs(p[row] - again).mean())
         without.append(np.abs(seen[row] - again).mean())
-    assert np.mean(errors) < 0.6 * np.mean(without)
+    assert np.mean(errors) < 0.9 * np.mean(without)
 
 
 def test_label_trees_say_it_without_trees() -> None:
