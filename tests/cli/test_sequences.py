@@ -462,7 +462,7 @@ def test_predictions_keep_the_rules_of_a_scheme(
 
 def test_training_tells_the_scheme_of_the_labels(sequence_files: Path, tmp_path: Path, run: Run) -> None:
     args = ("train", sequence_files / "train.txt", "--task", "sequence", *QUICK_TAGGER, "--out", tmp_path / "model")
-    assert "labels: tags of " in run(*args, "--scheme", "auto").stderr
+    assert "scheme of tags" in run(*args, "--scheme", "auto").stdout
     model = extremegp.load(tmp_path / "model")
     assert isinstance(model, SequenceGPClassifier)
     assert model.scheme == "auto"

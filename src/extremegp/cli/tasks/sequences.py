@@ -94,9 +94,8 @@ class LabelledTokens(Task["SequenceGPClassifier"]):
             X,
             y,
             n_units=len(X),
-            notes=[] if request.quiet else _schemes(y),
             options={} if held is None else {"validation": columns.read_partly(held, request.unknown_label)},
-            shown=[("sequences", str(len(X))), *_labelled(X, known)],
+            shown=[("sequences", str(len(X))), *_labelled(X, known), *_schemes(y)],
             extra={
                 "n_sequences": len(X),
                 "n_columns": n_columns,
@@ -216,14 +215,12 @@ def _labelled(sequences: Sequences, known: list[str]) -> list[tuple[str, str]]:
     return [("labelled tokens", f"{len(known)} of {n_tokens}")] if len(known) < n_tokens else []
 
 
-def _schemes(y: list[list[str | None]]) -> list[str]:
+def _schemes(y: list[list[str | None]]) -> list[tuple[str, str]]:
     """What is told of labels that are tags."""
     from extremegp.data import detect_scheme
 
     found = detect_scheme(y)
-    if not found.n_tags:
-        return []
-    return [f"labels: tags of {found}" if found.name else f"labels: tags of {found}, and --scheme auto allows anything"]
+    return [("scheme of tags", str(found))] if found.n_tags else []
 
 
 def _read_template(path: Path) -> Template:
