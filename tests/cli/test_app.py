@@ -24,6 +24,8 @@ _COMMANDS = (
     "predict",
     "evaluate",
     "guarantee",
+    "select",
+    "audit",
     "report",
     "learn",
     "forget",
