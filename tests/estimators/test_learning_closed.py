@@ -77,7 +77,7 @@ def changed_often(model: Any, rng: np.random.Generator, n_changes: int, new: Any
             model.learn(*new(turn))
         else:
             model.forget([rng.choice(model.ids_.names)])
-        if turn % 97 == 0:
+        if turn % 7 == 0:
             model.predict_proba(new(turn)[0])
     return model
 

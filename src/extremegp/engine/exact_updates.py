@@ -20,10 +20,17 @@ _LEAST_LEFT = 1e-6  # of the precision of a row's own direction, once the row is
 
 
 class Change(NamedTuple):
-    """What a solution changes by: the outer product of two vectors, M and T."""
+    """What a solution changes by: the outer product of two vectors, M and T.
+
+    Attributes:
+        direction: H^-1 a of the row, before.
+        amounts: of the targets.
+        factor: by how much of the outer product of the direction with itself H^-1 is less.
+    """
 
     direction: Float[Tensor, " M"]
     amounts: Float[Tensor, " T"]
+    factor: float
 
 
 class RidgeUpdates:
@@ -82,7 +89,7 @@ class RidgeUpdates:
         self._n_pending += 1
         if self._n_pending == _MOST_PENDING:
             self._multiply_out()
-        return Change(direction, added)
+        return Change(direction, added, factor)
 
     def solution(self) -> Float[Tensor, "M T"]:
         """B."""

@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.engine.exact_updates import Change, GramUpdates, RidgeUpdates
-from extremegp.engine.feature_regression import FeatureRegression, limited
+from extremegp.engine.feature_regression import FLOOR, FeatureRegression, limited
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import FeatureGP, Marginals
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import noises
+from extremegp.engine.links import linked
 from extremegp.engine.matrices import column_sums
 from extremegp.engine.mixing import FactorMixing
 from extremegp.engine.model import VariationalModel
@@ -32,7 +33,7 @@ from extremegp.engine.part import expect_tensors
 from extremegp.engine.sparse import Matrix, fill, row_block
 from extremegp.settings.model import ModelSettings
 from extremegp.training.regression import far_bias
-from extremegp.training.young_labels import LabelRows, most_probable, telling_rows
+from extremegp.training.young_labels import YoungLabels, most_probable
 
 _PIECE = 1024
 _MANY = 0.1  # of the rows: to work out all anew is quicker where more come at once
@@ -216,9 +217,10 @@ class LandmarkChanges(RowChanges):
         super().__init__(model, rows)
         assert model.features is not None
         # Functions that labels share are those of training.
-        self.young, self.all_rows = young & model.mixing.independent, all_rows
+        self.young = young & model.mixing.independent
         self.mean = cast(FeatureRegression, model.mean_function)
         self.features = _FeatureChanges(model.features, float(self.mean.noise), rows)
+        self.telling = YoungLabels(model.features, self.features.ridge, all_rows)
         # Of the model as it is: what ones regress to, and frequencies.
         self._of_ones, self._frequencies = torch.zeros(0), torch.zeros(0)
 
@@ -241,7 +243,7 @@ class LandmarkChanges(RowChanges):
         variances = mixing.prior_variances().detach().double().cpu().numpy()
         fill(mixing.bias.data, self.model.likelihood.prior_bias(self.applies, self.n_counted, variances))
         if self.young.any():
-            self._raise_young(self.all_rows(), frequencies)
+            self._raise_young(frequencies)
 
     def relabel(self, model: VariationalModel, places: NDArray[np.int64]) -> None:
         n_labels = model.mixing.n_utilities
@@ -259,6 +261,7 @@ class LandmarkChanges(RowChanges):
             cast(FactorMixing, mixing).loadings.data[labels] = 0
             return
         self.young[labels] = True
+        self.telling.begin_anew()
         # As rows leave a function none of which has the label; those that have it come after.
         least = self.model.likelihood.curvature(np.full(len(labels), 1 / self.n_counted))
         curvature = mixing.prior_variances()[labels].detach().double() * torch.from_numpy(least)
@@ -286,44 +289,31 @@ class LandmarkChanges(RowChanges):
         a = self.features.landmarks.exactly(x).to(self.mean.coefficients)
         return np.asarray(self.mean(a)[0].double().cpu().numpy())
 
-    def _raise_young(self, rows: KnownRows, frequencies: Float[Tensor, " K"]) -> None:
+    def _raise_young(self, frequencies: Float[Tensor, " K"]) -> None:
         """Set the functions of labels that training did not know."""
-        mean, mixing, landmarks = self.mean, self.model.mixing, self.features.landmarks
+        mean, mixing, solution = self.mean, self.model.mixing, self.features.ridge.solution()
         posterior = cast(FeatureGP, self.model.latents).posterior
         scales = mixing.prior_variances().detach().double().sqrt()
-        columns = rows.y.tocsc()
-        present: dict[int, NDArray[np.int64]] = {
-            label: np.sort(columns.indices[columns.indptr[label] : columns.indptr[label + 1]]).astype(np.int64)
-            for label in np.flatnonzero(self.young).tolist()
-        }
         posterior.q_mean[torch.from_numpy(self.young)] = 0
-        having = np.unique(np.concatenate([*present.values()]))
-        if not len(having):
-            return
-        points = landmarks.kept.scaled_points(torch.float64).of_rows(rows.x[having])
-        covariances = torch.cat([*points.of_rows(rows.x).covariances(points)])
-        telling = {
-            label: telling_rows(covariances[:, np.searchsorted(having, own)], own)
-            for label, own in present.items()
-            if len(own)
-        }
-        every = np.unique(np.concatenate([*telling.values()]))
-        a, weights, y = self.features.of_rows(rows.some(every))
-        # Beside what the regression says of each without itself, as in training.
-        t = self.features.left_out((a, weights, y), frequencies).to(mean.coefficients)
-        known = (mixing.bias + mean.scaled(mean.linked(t))).double()
-        for label, own in telling.items():
-            some = np.searchsorted(every, own)
-            labelled = torch.from_numpy(np.isin(own, present[label]))
-            of_label = LabelRows(a[some], known[some, label], labelled, weights[some])
-            variances = posterior.log_scales[label].double().exp()
-            posterior.q_mean[label] = most_probable(of_label, float(scales[label]), variances).to(posterior.q_mean)
+        for label, rows, left_out in self.telling.told(self.young):
+            # Beside what the regression says of each without itself, as in training.
+            frequency = frequencies[label]
+            t = left_out(frequency + rows.a @ (solution[:, label] - solution[:, -1] * frequency))
+            t = linked(
+                t.to(mean.frequencies)[:, None], mean.frequencies[label : label + 1], link=mean.link, floor=FLOOR
+            )
+            rows = rows._replace(known=(mixing.bias[label] + mean.scaled(t)[:, 0]).detach().double())
+            variances, start = posterior.log_scales[label].double().exp(), self.telling.solved.get(label)
+            found, self.telling.solved[label] = most_probable(rows, float(scales[label]), variances, start)
+            posterior.q_mean[label] = found.to(posterior.q_mean)
 
     def _add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None:
-        self.features.add(row, targets)
+        change = self.features.add(row, targets)
+        self.telling.add(row, self.n_rows - 1, self.young, change)
 
     def _remove(self, place: int, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> bool:
         direction = self.features.remove(row, targets, landmark)
+        self.telling.remove(place, self.features.last if direction is True else None)
         if isinstance(direction, Tensor):
             # Nothing that features can tell: the weight that the landmark had.
             mean = cast(FeatureGP, self.model.latents).posterior.q_mean
@@ -441,16 +431,18 @@ class _FeatureChanges:
 
         self.ridge = RidgeUpdates(noise, pieces())
         self._changes: list[Change] | None = None
+        self.last: Change | None = None
 
     def taken(self) -> list[Change] | None:
         """The changes since it was last asked; None where there were others than those, at first."""
         changes, self._changes = self._changes, []
         return changes
 
-    def add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None:
+    def add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> Change:
         a, weight = self.landmarks.exactly(row.x)[0], float(row.weights[0])
-        self._note(self.ridge.change(a, targets, weight))
+        change = self._note(self.ridge.change(a, targets, weight))
         self._projected.addr_(a, targets, alpha=weight)
+        return change
 
     def remove(self, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> Float[Tensor, " M"] | bool:
         """Let go of a row; the direction of its landmark if it was one, False where too little would be left."""
@@ -505,10 +497,12 @@ class _FeatureChanges:
         hat = weights * ((a @ self.ridge.inverse()) * a).sum(1)
         return a, hat.clamp(max=1 - 1e-4).unsqueeze(1)
 
-    def _note(self, change: Change | None) -> None:
+    def _note(self, change: Change | None) -> Change:
         assert change is not None
+        self.last = change
         if self._changes is not None:
             self._changes.append(change)
+        return change
 
 
 class _Slots:
