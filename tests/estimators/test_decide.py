@@ -10,7 +10,7 @@ import scipy.sparse
 from tests.label_tree.small import small_classifier, small_data
 
 from extremegp import MultiLabelGPClassifier
-from extremegp.errors import SettingsError
+from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.decisions import best_thresholds
 from extremegp.prediction.decisions import Candidates
 
@@ -107,3 +107,18 @@ def test_bad_arguments_are_refused(trees: Any, wrong: dict[str, Any]):
         trees.decide(small_data(3, 5)[0], **wrong)
     with pytest.raises(SettingsError):
         trees.best_thresholds(*small_data(3, 5), "row")  # type: ignore[arg-type]
+
+
+def test_thresholds_can_be_those_of_the_training_rows_left_out(trees: Any, factor: Any):
+    x, y = small_data(3, 300)
+    for model in (trees, factor):
+        found = model.decide(x, "threshold", threshold=model.best_thresholds(per="all")).labels
+        plain = model.decide(x, "threshold").labels
+        if isinstance(found, list):
+            names = model.classes_.tolist()
+            found, plain = (np.array([[name in row for name in names] for row in rows]) for rows in (found, plain))
+        columns = [int(str(name).split()[-1]) for name in model.classes_]
+        assert example_f1(found, y[:, columns]) > example_f1(plain, y[:, columns])
+        assert len(np.unique(model.best_thresholds(per="band"))) <= 5
+    with pytest.raises(DataError, match="both X and Y"):
+        trees.best_thresholds(x)

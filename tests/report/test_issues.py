@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from extremegp.report.issues import MOST, Surprises, probable_errors
+from extremegp.report.issues import MOST, Surprises
 
 
 def test_the_most_surprising_pairs_of_many_blocks_are_kept() -> None:
@@ -18,7 +18,7 @@ def test_the_most_surprising_pairs_of_many_blocks_are_kept() -> None:
         surprises.add(rows + start, labels, p[rows + start, labels], present=True)
         rows, labels = np.nonzero(~truth[start : start + 40])
         surprises.add(rows + start, labels, p[rows + start, labels], present=False)
-    found = probable_errors(None, None, None, surprises)
+    found = surprises.likeliest()
     present = sorted((p[i, k], i, k) for i, k in np.argwhere(truth))[: MOST // 2]
     absent = sorted((-p[i, k], i, k) for i, k in np.argwhere(~truth))[: MOST // 2]
     assert [(each.row, each.label, each.present) for each in found] == [

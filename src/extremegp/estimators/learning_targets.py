@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +16,7 @@ from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.classes import ClassEstimator
 from extremegp.estimators.learning import LearnsRows, sorted_csr
 from extremegp.estimators.multilabel_estimator import MultiLabelEstimator
+from extremegp.prediction.decisions import MOST_LABELS, Candidates
 
 
 class LearnsLabels(LearnsRows, MultiLabelEstimator):
@@ -26,6 +27,17 @@ class LearnsLabels(LearnsRows, MultiLabelEstimator):
     def _rows_of(self, X: Any, Y: Any) -> tuple[FloatMatrix, FloatCSR]:
         y = sorted_csr(self.encode_labels(Y))
         return self._suited(self._transform(X)), y
+
+    def _left_out_candidates(self) -> tuple[FloatCSR, Iterator[tuple[slice, Candidates]]]:
+        places = self._places(None)
+
+        def found() -> Iterator[tuple[slice, Candidates]]:
+            for block in self._left_out_blocks(places, min(MOST_LABELS, self.settings_.n_labels)):
+                labels, p = block.best.labels, block.best.scores
+                known = np.where(labels >= 0, p, 0).astype(np.float64)
+                yield block.rows, Candidates(labels, known, np.zeros(len(known)))
+
+        return sorted_csr(self._recorded()), found()
 
     def _first_fit(self, X: Any, Y: Any, classes: Any, sample_weight: Any) -> Self:
         if classes is not None and lists_of(Y) is None:

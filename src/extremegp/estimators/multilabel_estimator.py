@@ -224,20 +224,35 @@ class MultiLabelEstimator(TextParameters, ClassifierMixin, GPEstimator, SelectsR
         blocks = with_truth(self._likeliest(x), y, n_unknown, groups)
         return Guarantee.of(blocks, groups, promise=promise, level=level, confidence=confidence)
 
-    def best_thresholds(self, X: Any, Y: Any, per: Per = "all") -> NDArray[np.float64]:
+    def best_thresholds(self, X: Any = None, Y: Any = None, per: Per = "all") -> NDArray[np.float64]:
         """Thresholds for `decide` with the highest F1 on labelled rows that training has not seen, K.
 
         Args:
-            X: as in `fit`.
-            Y: labels, as in `fit`.
+            X: as in `fit`; None for the training rows that the model keeps, each left out (`predict_left_out`).
+            Y: labels, as in `fit`; None where X is.
             per: one for "all" labels, one for each of five "band"s of labels by frequency, or for each "label".
 
         Raises:
             DataError: X or Y cannot be used.
+            SettingsError: there is no X, and the model keeps no rows; `per` is something else.
         """
+        check_is_fitted(self, "model_")
+        if (X is None) != (Y is None):
+            raise DataError("give both X and Y, or neither for the training rows that the model keeps")
+        if X is None:
+            y, blocks = self._left_out_candidates()
+            return best_thresholds(blocks, y, self.label_counts_, per)
         y, x = self.encode_labels(Y), self._transform(X)
         check_lengths(x, y)
         return best_thresholds(self._likeliest(x), y, self.label_counts_, per)
+
+    @abstractmethod
+    def _left_out_candidates(self) -> tuple[FloatCSR, Iterator[tuple[slice, Candidates]]]:
+        """The labels of the training rows that the model keeps, N x K, and their candidates, each row left out.
+
+        Raises:
+            SettingsError: it keeps none.
+        """
 
     def _likeliest(self, x: FloatMatrix) -> Iterator[tuple[slice, Candidates]]:
         if self._has_counts:

@@ -91,16 +91,3 @@ def _few_of_a_row(issues: list[Issue]) -> list[Issue]:
         if seen[each.row] <= _OF_A_ROW:
             found.append(each)
     return found
-
-
-def probable_errors(model: Any, X: Any, y: Any, surprises: Surprises, most: int = MOST) -> list[Issue]:
-    """The labels of rows that are probably wrong, the likeliest first.
-
-    Args:
-        model: the estimator.
-        X: inputs.
-        y: labels.
-        surprises: what predictions of all rows say of the labels: this goes by them alone.
-        most: how many.
-    """
-    return surprises.likeliest(most)

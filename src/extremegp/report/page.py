@@ -23,7 +23,7 @@ from extremegp.report import metrics as figures
 from extremegp.report.findings import Findings
 from extremegp.report.inputs import some
 from extremegp.report.intervals import N_RESAMPLES, Interval
-from extremegp.report.issues import MOST, Issue, probable_errors
+from extremegp.report.issues import MOST, Issue
 from extremegp.report.markup import Markup, element, joined, paragraph, text
 from extremegp.settings.domains import number
 
@@ -186,7 +186,7 @@ def make_report(
             sections.novelty(model, X, n_rows, task.unit[1], seed),
         )
     with clock.part("probable errors"):
-        issues = probable_errors(model, X, y, findings.surprises)
+        issues = findings.surprises.likeliest()
         parts["issues"] = (
             f"{task.label[1].capitalize()} that are probably wrong",
             _issues(model, X, issues, ids, names, task, show_rows),
