@@ -44,6 +44,7 @@ SCRIPTS = (
     "streams.py",
     "decisions.py",
     "guarantees.py",
+    "label_issues.py",
     "annotation.py",
     "serving.py",
     "derived_sets.py",
