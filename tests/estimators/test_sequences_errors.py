@@ -169,7 +169,7 @@ BAD_FITS: dict[str, tuple[dict[str, Any], Any, Any, str]] = {
     "y a mapping": ({}, X, {"a": 1}, "y must be a list of label sequences, not dict"),
     "one label": ({}, X, [["only"] * len(labels) for labels in Y], "only one class is present"),
     "mixed labels": ({}, X[:2], [Y[0], [0] * len(Y[1])], "mixes types.* token 0 of sequence 1"),
-    "missing labels": ({"objective": "pseudo-likelihood"}, X[:2], [Y[0], [None, *Y[1][1:]]], "tokens without labels"),
+    "no labels at all": ({}, X, [[None] * len(labels) for labels in Y], "no label at all"),
     "fractions": ({}, X, [np.full(len(labels), 0.5 + s) for s, labels in enumerate(Y)], "continuous"),
     "other kind of known labels": ({"labels": [1, 2]}, X, Y, "labels and y together mixes types"),
     "flat y with known labels": ({"labels": ["z"]}, X[:3], [1, 2, 3], r"y\[0\] must be a list of labels"),
