@@ -3,7 +3,8 @@
 A model is trained on the training part. Its test rows are split into halves at random, --splits times: one half makes
 the promise, the sets of the other half are judged, for all labels at once and for each of five bands of labels by
 frequency. Omikuji's scores are made probabilities by an isotonic regression on a twentieth of its training rows. Of
-both, sets are chosen of the 400 best labels of a row; Omikuji searches with a beam of 100 for them. "kept" is the share of rows that the promise is for.
+both, sets are chosen of the 400 best labels of a row; Omikuji searches with a beam of 100 for them. "kept" is the share
+of rows that the promise is for.
 """
 
 from __future__ import annotations

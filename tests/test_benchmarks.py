@@ -44,6 +44,7 @@ SCRIPTS = (
     "streams.py",
     "decisions.py",
     "guarantees.py",
+    "explanations.py",
     "label_issues.py",
     "annotation.py",
     "serving.py",
@@ -461,6 +462,15 @@ def test_promises_are_kept(tmp_path: Path, datasets: Path) -> None:
     found = result["results"]["tiny: extremegp"]["all"]
     assert abs(found["recall"][0] - 0.8) < 0.1
     assert found["kept"] == [1.0]
+
+
+@pytest.mark.slow
+def test_named_documents_are_those_that_matter(tmp_path: Path, datasets: Path) -> None:
+    options = ("--sets", "tiny", "--rows", "20", "--removed", "3")
+    _, result = run(tmp_path, "explanations.py", *options, datasets=datasets)
+    found = result["results"]["tiny"]
+    assert found["off"] < 1e-5
+    assert found["shares"]["mean"] > found["nearest"]["mean"]
 
 
 @pytest.mark.slow
