@@ -15,7 +15,7 @@ from extremegp.data import FloatCSR, FloatMatrix
 from extremegp.engine.matrices import column_counts
 from extremegp.errors import ModelFormatError
 from extremegp.storage.matrices import matrix_of, matrix_tensors
-from extremegp.training.exact_changes import KnownRows
+from extremegp.training.known_rows import KnownRows
 
 _X, _Y, _WEIGHTS = "learning.x.", "learning.y.", "learning.weights"
 

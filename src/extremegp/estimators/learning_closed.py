@@ -39,7 +39,8 @@ from extremegp.prediction.predictor import Predictor
 from extremegp.settings.latents import CLOSED
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.settings.model import ModelSettings
-from extremegp.training.exact_changes import KnownRows, RowChanges, relabelled
+from extremegp.training.exact_changes import RowChanges, relabelled
+from extremegp.training.known_rows import KnownRows
 from extremegp.training.landmark_trial import log_scores, recorded
 from extremegp.training.left_out import LeftOutLink, without_own_sites
 from extremegp.training.regression import left_out_utilities

@@ -6,22 +6,18 @@ a landmark that goes takes with it. Biases follow the frequencies of the labels,
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
-from itertools import pairwise
-from typing import NamedTuple, cast
+from collections.abc import Callable
+from typing import cast
 
 import numpy as np
-import scipy.sparse
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extremegp.engine.exact_updates import Change, GramUpdates, RidgeUpdates
+from extremegp.engine.exact_updates import GramUpdates
 from extremegp.engine.feature_regression import FLOOR, FeatureRegression, limited
-from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import FeatureGP, Marginals
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import noises
@@ -32,34 +28,14 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import expect_tensors
 from extremegp.engine.sparse import Matrix, fill, row_block
 from extremegp.settings.model import ModelSettings
+from extremegp.training.feature_changes import FeatureChanges
+from extremegp.training.known_rows import KnownRows, targets_of
 from extremegp.training.regression import far_bias
 from extremegp.training.young_labels import YoungLabels, most_probable
 
 _PIECE = 1024
 _MANY = 0.1  # of the rows: to work out all anew is quicker where more come at once
 _FEW = 64
-
-
-FeatureRows = tuple[Tensor, Tensor, scipy.sparse.csr_matrix]
-"""Features (n x M), weights and labels of rows."""
-
-
-class KnownRows(NamedTuple):
-    """Rows that a model has.
-
-    Attributes:
-        x: inputs, N x D.
-        y: labels, N x K.
-        weights: what each counts, N.
-    """
-
-    x: Matrix
-    y: scipy.sparse.csr_matrix
-    weights: NDArray[np.float64]
-
-    def some(self, rows: slice | NDArray[np.int64]) -> KnownRows:
-        """Some of them."""
-        return KnownRows(self.x[rows], self.y[rows], self.weights[rows])
 
 
 class RowChanges(ABC):
@@ -104,7 +80,7 @@ class RowChanges(ABC):
         for row in range(rows.x.shape[0]):
             one = rows.some(slice(row, row + 1))
             self._count(one, 1)
-            self._add(one, _targets(one.y)[0])
+            self._add(one, targets_of(one.y)[0])
 
     def remove(self, place: int, row: KnownRows, landmark: int | None) -> bool:
         """Let go of a row; False where all has to be worked out anew.
@@ -115,7 +91,7 @@ class RowChanges(ABC):
             landmark: which of the landmarks it is; None for none.
         """
         self._count(row, -1)
-        return self._remove(place, row, _targets(row.y)[0], landmark)
+        return self._remove(place, row, targets_of(row.y)[0], landmark)
 
     @torch.no_grad()
     def publish(self) -> None:
@@ -219,7 +195,7 @@ class LandmarkChanges(RowChanges):
         # Functions that labels share are those of training.
         self.young = young & model.mixing.independent
         self.mean = cast(FeatureRegression, model.mean_function)
-        self.features = _FeatureChanges(model.features, float(self.mean.noise), rows)
+        self.features = FeatureChanges(model.features, float(self.mean.noise), rows)
         self.telling = YoungLabels(model.features, self.features.ridge, all_rows)
         # Of the model as it is: what ones regress to, and frequencies.
         self._of_ones, self._frequencies = torch.zeros(0), torch.zeros(0)
@@ -332,8 +308,8 @@ class RegressionChanges(RowChanges):
         self.slots = _Slots(self.n_rows)
         covariance = self.latents.mean.gram(torch.float64).cpu()
         covariance.diagonal().add_(noises(self.noise, torch.from_numpy(rows.weights)))
-        self.gram = GramUpdates(covariance, _targets(rows.y))
-        self.features = _FeatureChanges(self.latents.landmarks, self.noise, rows)
+        self.gram = GramUpdates(covariance, targets_of(rows.y))
+        self.features = FeatureChanges(self.latents.landmarks, self.noise, rows)
 
     def _publish(self) -> None:
         latents, mean, frequencies = self.latents, self.latents.mean, torch.from_numpy(self.frequencies)
@@ -377,7 +353,7 @@ class RegressionChanges(RowChanges):
         slots, frequencies = torch.from_numpy(self.slots.of[places]), torch.from_numpy(self.frequencies)
         solution = self.gram.solution()[slots]
         coefficients = solution[:, :-1] - torch.outer(solution[:, -1], frequencies)
-        t = _targets(rows.y)[:, :-1] - coefficients / self.gram.inverse().diagonal()[slots].unsqueeze(1)
+        t = targets_of(rows.y)[:, :-1] - coefficients / self.gram.inverse().diagonal()[slots].unsqueeze(1)
         like = self.latents.mean.coefficients
         return LeftOut(t.to(like), self.features.variance_left_out(self.features.of_rows(rows)).to(like))
 
@@ -412,99 +388,6 @@ class RegressionChanges(RowChanges):
         return self.features.remove(row, targets, landmark) is not False
 
 
-class _FeatureChanges:
-    """A ridge regression of labels, and of ones, on features by way of landmarks, which are worked out in float64."""
-
-    def __init__(self, landmarks: Landmarks, noise: float, rows: KnownRows) -> None:
-        self.landmarks, self.noise = landmarks, noise
-        n_rows, m = rows.x.shape[0], len(landmarks)
-        self._projected = torch.zeros(m, rows.y.shape[1] + 1).double()
-        self.squares = torch.zeros(m).double()
-
-        def pieces() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-            for start, stop in pairwise([*range(0, n_rows, _PIECE), n_rows]):
-                own, weights = landmarks.exactly(rows.x[start:stop]), torch.from_numpy(rows.weights[start:stop])
-                targets = _targets(rows.y[start:stop])
-                self.squares += weights @ own.square()
-                self._projected.addmm_((own * weights.unsqueeze(1)).T, targets)
-                yield own, weights, targets
-
-        self.ridge = RidgeUpdates(noise, pieces())
-        self._changes: list[Change] | None = None
-        self.last: Change | None = None
-
-    def taken(self) -> list[Change] | None:
-        """The changes since it was last asked; None where there were others than those, at first."""
-        changes, self._changes = self._changes, []
-        return changes
-
-    def add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> Change:
-        a, weight = self.landmarks.exactly(row.x)[0], float(row.weights[0])
-        change = self._note(self.ridge.change(a, targets, weight))
-        self._projected.addr_(a, targets, alpha=weight)
-        return change
-
-    def remove(self, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> Float[Tensor, " M"] | bool:
-        """Let go of a row; the direction of its landmark if it was one, False where too little would be left."""
-        a, weight = self.landmarks.exactly(row.x)[0], float(row.weights[0])
-        change = self.ridge.change(a, targets, -weight)
-        direction = True if landmark is None else self.landmarks.drop(landmark)
-        if change is None:
-            return False
-        self._note(change)
-        self._projected.addr_(a, targets, alpha=-weight)
-        if isinstance(direction, Tensor):
-            self._note(self.ridge.change(direction, torch.zeros_like(targets), math.inf))
-        return direction
-
-    def place_targets(self, places: Tensor, n_labels: int) -> None:
-        self.ridge.place_targets(places, n_labels + 1)
-        projected = self._projected
-        self._projected = projected.new_zeros(len(projected), n_labels + 1)
-        self._projected[:, places] = projected
-        self._changes = None
-
-    def explained(self, frequencies: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
-        """Of the sums of squares of the labels around their frequencies, what the features explain."""
-        projected, solution = (
-            each[:, :-1] - torch.outer(each[:, -1], frequencies) for each in (self._projected, self.ridge.solution())
-        )
-        return (projected * solution).sum(0)
-
-    def of_rows(self, rows: KnownRows) -> FeatureRows:
-        """Features, weights and labels."""
-        return self.landmarks.exactly(rows.x), torch.from_numpy(rows.weights), rows.y
-
-    def left_out(self, rows: FeatureRows, frequencies: Float[Tensor, " K"]) -> Float[Tensor, "n K"]:
-        a, hat = self._leverages(rows)
-        solution = self.ridge.solution()
-        fitted = frequencies + a @ (solution[:, :-1] - torch.outer(solution[:, -1], frequencies))
-        return (fitted - hat * _targets(rows[2])[:, :-1]) / (1 - hat)
-
-    def variance_left_out(self, rows: FeatureRows) -> Float[Tensor, " n"]:
-        a, hat = self._leverages(rows)
-        own = self.noise * ((a @ self.ridge.inverse()) * a).sum(1) / (1 - hat.squeeze(1))
-        return (1 - a.square().sum(1)).clamp(min=0.0) + own
-
-    def rotate(self) -> tuple[Tensor, Tensor]:
-        rotation, values = self.ridge.rotate()
-        self._projected = rotation.T @ self._projected
-        self._changes = None
-        return rotation, values
-
-    def _leverages(self, rows: FeatureRows) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n 1"]]:
-        a, weights, _ = rows
-        hat = weights * ((a @ self.ridge.inverse()) * a).sum(1)
-        return a, hat.clamp(max=1 - 1e-4).unsqueeze(1)
-
-    def _note(self, change: Change | None) -> Change:
-        assert change is not None
-        self.last = change
-        if self._changes is not None:
-            self._changes.append(change)
-        return change
-
-
 class _Slots:
     """Where things of rows are held: the last takes the slot of one that goes.
 
@@ -530,11 +413,6 @@ class _Slots:
         self.of[self.of == last] = slot
         self.of = np.delete(self.of, place)
         return slot
-
-
-def _targets(y: scipy.sparse.csr_matrix) -> Float[Tensor, "n T"]:
-    """Labels, and ones."""
-    return torch.from_numpy(np.hstack([y.toarray(), np.ones((y.shape[0], 1))])).double()
 
 
 @torch.no_grad()

@@ -9,7 +9,7 @@ said before.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
@@ -21,9 +21,7 @@ from torch import Tensor
 
 from extremegp.engine.exact_updates import Change, RidgeUpdates
 from extremegp.engine.landmarks import Landmarks
-
-if TYPE_CHECKING:
-    from extremegp.training.exact_changes import KnownRows
+from extremegp.training.known_rows import KnownRows
 
 _NEAR = 16
 _STEPS, _ENOUGH = 100, 1e-12
