@@ -315,8 +315,8 @@ def block_of(rows: slice, p: NDArray[np.float32], recorded: FloatCSR, k: int) ->
 def nearest_by_cosine(
     x: FloatMatrix, rows: FloatMatrix, own: NDArray[np.int64], m: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """The m of some rows with the largest cosines, see `FindsLabelIssues`."""
-    products: Any = normalize(x) @ normalize(rows).T
+    """The m of some rows, which have unit norm, with the largest cosines, see `FindsLabelIssues`."""
+    products: Any = normalize(x) @ rows.T
     found: Any = products if isinstance(products, np.ndarray) else products.toarray()
     cosines = torch.from_numpy(found)
     known = np.flatnonzero(own >= 0)

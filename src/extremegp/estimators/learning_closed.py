@@ -11,6 +11,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from sklearn.preprocessing import normalize
 from sklearn.utils import check_random_state
 from sklearn.utils.metaestimators import available_if
 
@@ -275,7 +276,9 @@ class LearnsInClosedForm(LearnsRows):
         return self._held.all().y
 
     def _nearest(self, x: FloatMatrix, own: NDArray[np.int64], m: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        return nearest_by_cosine(x, self._inputs(), own, m)
+        assert self._held is not None
+        unit = self._kept.get("unit rows", lambda: normalize(self._inputs()), self.model_, self._held.all().weights)
+        return nearest_by_cosine(x, unit, own, m)
 
     @torch.no_grad()
     def _left_out_probabilities(
