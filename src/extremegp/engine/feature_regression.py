@@ -44,10 +44,11 @@ class Regressed(NamedTuple):
 
 
 class FeatureRegression(Part):
-    """c (link t_k(x) - link mu_k), with t_k(x) = mu_k + a(x)'b_k the regression of label k, and c learnt.
+    """c_k (link t_k(x) - link mu_k), with t_k(x) = mu_k + a(x)'b_k the regression of label k.
 
     Far from the training rows, where a = 0, this is zero. The link is the logit of labels that are present or not, and
-    the logarithm of one class out of K, as `linked` has them.
+    the logarithm of one class out of K, as `linked` has them. One c is learnt, beside functions of the labels; labels
+    that have none, because they came later, have c = 1.
 
     Args:
         n_features: M.
@@ -55,11 +56,12 @@ class FeatureRegression(Part):
         link: "logit" or "log".
     """
 
-    value_limits = {"noise": (1e-30, 1e30)}  # noqa: RUF012 (a mapping that nothing changes)
+    value_limits = {"noise": (1e-30, 1e30), "taught": (0.0, 1.0)}  # noqa: RUF012 (a mapping that nothing changes)
 
     coefficients: Float[Tensor, "M K"]
     frequencies: Float[Tensor, " K"]
     noise: Float[Tensor, ""]
+    taught: Float[Tensor, " K"] | None
 
     def __init__(self, n_features: int, n_labels: int, *, link: Link = "logit") -> None:
         super().__init__()
@@ -67,20 +69,29 @@ class FeatureRegression(Part):
         self.register_buffer("coefficients", torch.zeros(n_features, n_labels))
         self.register_buffer("frequencies", torch.full((n_labels,), 0.5))
         self.register_buffer("noise", torch.ones(()))
+        self.register_buffer("taught", torch.ones(n_labels))
         self.link: Link = link
 
     def expect(self, names: Collection[str]) -> None:
-        """Models of earlier versions do not know the noise."""
+        """Models of earlier versions know neither the noise nor that labels may have come later."""
         if "noise" not in names:
             self._buffers.pop("noise", None)
+        if "taught" not in names:
+            self.taught = None
 
     def forward(self, a: Inputs) -> Float[Tensor, "B K"]:
-        """c (link t_k - link mu_k) of inputs with features a."""
+        """c_k (link t_k - link mu_k) of inputs with features a."""
         return self.scaled(self.logits(a))
 
     def scaled(self, logits: Float[Tensor, "B K"]) -> Float[Tensor, "B K"]:
-        """c times what `logits` gave."""
-        return self.slope * logits
+        """c_k times what `logits` gave; of some of the labels only where all were taught."""
+        return self.slopes() * logits
+
+    def slopes(self) -> Float[Tensor, " *K"]:
+        """c_k, one number where it is the same of all."""
+        if self.taught is None or bool((self.taught == 1).all()):
+            return self.slope
+        return torch.where(self.taught == 1, self.slope, 1.0)
 
     def logits(self, a: Inputs) -> Float[Tensor, "B K"]:
         """link t_k - link mu_k of inputs with features a, B x M."""
@@ -153,6 +164,8 @@ class FeatureRegression(Part):
         errors = {noise: error(noise) for noise in NOISES}
         noise = min(NOISES, key=lambda noise: errors[noise])
         self.noise.fill_(noise)
+        if self.taught is not None:
+            self.taught.fill_(1.0)
         self.coefficients.copy_(projected / (squares + noise).unsqueeze(1))
         logits = np.empty(y.shape, dtype=np.float32)
         for rows, part, of_rows in _pieces(a, y):

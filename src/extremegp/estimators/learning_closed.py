@@ -48,7 +48,7 @@ from extremegp.training.regression import left_out_utilities
 
 _STALE_ROWS, _LEFT_OUT_ROWS, _EXACT_ROWS, _SQUARES = 512, 1024, 3000, 4
 _LINK_ROWS, _LEAST_KL_WEIGHT = 2000, 1e-3
-_LANDMARKS, _BASIS, _YOUNG = "learning.landmarks", "learning.basis", "learning.young"
+_LANDMARKS, _BASIS = "learning.landmarks", "learning.basis"
 
 
 class LearnsInClosedForm(LearnsRows):
@@ -61,8 +61,6 @@ class LearnsInClosedForm(LearnsRows):
     # Serial numbers of the rows that landmarks are, -1 of those that are gone.
     _landmarks: NDArray[np.int64]
     _changes: RowChanges | None
-    # Labels that no row of training had.
-    _young: NDArray[np.bool_]
     # Whether rows came or went that functions are yet to be trained on.
     _behind = False
 
@@ -76,7 +74,6 @@ class LearnsInClosedForm(LearnsRows):
             y = scipy.sparse.csr_matrix(parts, shape=y.shape)
         self._held = None if self._is_open() or is_mapped(x) else HeldRows(x, y, weights)
         self._landmarks, self._changes = chosen(x.shape[0], self.settings_.n_inducing), None
-        self._young = self.label_counts_ == 0
         if not isinstance(ids, RowIds):
             ids = named_rows(ids, 0 if ids is None and self._held is None else x.shape[0])
         self._begin_learning(ids)
@@ -84,7 +81,9 @@ class LearnsInClosedForm(LearnsRows):
         if of_all and self._has_regression():
             # From the start the regression is what changes will make of it, in float64.
             rows = KnownRows(x, y, np.ones(x.shape[0]) if weights is None else weights)
-            RowChanges.of(self.model_, rows, self._young, lambda: rows).settle()
+            changes = RowChanges.of(self.model_, rows)
+            changes.begin_anew(np.flatnonzero(self.label_counts_ == 0))
+            changes.settle()
             # Nothing has changed yet that only float64 could tell: files would be three times as large.
             self._landmark_features().unrounded = None
 
@@ -147,7 +146,7 @@ class LearnsInClosedForm(LearnsRows):
             return None
         if self._changes is None:
             assert self._held is not None
-            self._changes = RowChanges.of(self.model_, self._held.all(), self._young, self._held.all)
+            self._changes = RowChanges.of(self.model_, self._held.all())
         return self._changes
 
     def _take_in(self, rows: LearntRows) -> None:
@@ -174,7 +173,7 @@ class LearnsInClosedForm(LearnsRows):
         features = self._held.remove(place)
         self._behind |= changes is None
         if changes is not None and not changes.remove(place, row, int(landmark[0]) if len(landmark) else None):
-            self._changes = RowChanges.of(self.model_, self._held.all(), self._young, self._held.all)
+            self._changes = RowChanges.of(self.model_, self._held.all())
         return features, row.y.indices
 
     def _relabel(self, places: NDArray[np.int64], n_labels: int) -> None:
@@ -191,9 +190,6 @@ class LearnsInClosedForm(LearnsRows):
             loadings[torch.from_numpy(places)] = scatter.loadings
             self.instance_noise_ = LabelScatter(loadings)
         self._held.relabel(places, n_labels)
-        young = np.ones(n_labels, np.bool_)
-        young[places] = self._young
-        self._young = young
         self._behind |= changes is None
         if changes is not None:
             changes.relabel(self.model_, places)
@@ -288,13 +284,10 @@ class LearnsInClosedForm(LearnsRows):
         changes, model = self._working(), self.model_
         everything = slice(0, len(places))
         if changes is None:
-            trained = torch.from_numpy(self.ids_.serials()[places] < self._trained)
             weights = torch.from_numpy(known.weights) / self._kl_weight()
             for rows, utilities in self.predictor().utilities(known.x):
-                # Functions of young labels follow from all rows, others from those of training alone.
-                seen = trained[rows, None] | torch.from_numpy(self._young)
                 a = self._landmark_features()(row_block(known.x, rows))
-                without = without_own_sites(utilities, model.likelihood, a, known.y[rows], weights[rows], seen)
+                without = without_own_sites(utilities, model.likelihood, a, known.y[rows], weights[rows])
                 yield rows, recorded(model.likelihood, model.likelihood.predict(without).expectations)
         elif self.settings_.is_closed:
             left_out = changes.left_out(places, known)
@@ -372,7 +365,6 @@ class LearnsInClosedForm(LearnsRows):
         if changes is not None:
             changes.begin_anew(labels)
             changes.settle()
-            self._young[labels] = not self.settings_.is_closed and self.settings_.mixing == "identity"
         return gone
 
     def _settle(self) -> None:
@@ -417,7 +409,6 @@ class LearnsInClosedForm(LearnsRows):
         )
         self.label_titles_ = titles
         self._landmarks, self._changes = self.ids_.serials()[chosen(x.shape[0], self.settings_.n_inducing)], None
-        self._young = self.label_counts_ == 0
         return x, y, counted
 
     def _propensities(self, y: FloatCSR, weights: NDArray[np.float64] | None) -> NDArray[np.float64] | None:
@@ -430,7 +421,7 @@ class LearnsInClosedForm(LearnsRows):
             return config, tensors
         serials = self.ids_.serials()
         places = np.where(self._landmarks < 0, -1, np.searchsorted(serials, self._landmarks))
-        tensors |= {_LANDMARKS: torch.from_numpy(places), _YOUNG: torch.from_numpy(self._young)}
+        tensors[_LANDMARKS] = torch.from_numpy(places)
         unrounded = self._landmark_features().unrounded
         if unrounded is not None:
             tensors[_BASIS] = unrounded
@@ -441,7 +432,6 @@ class LearnsInClosedForm(LearnsRows):
     ) -> None:
         settings = self.settings_
         self._held, self._changes, self._landmarks = None, None, np.full(settings.n_inducing, -1)
-        self._young = np.zeros(settings.n_labels, np.bool_)
         if not self._is_open():
             regression = self._regression()
             inputs = None if regression is None else regression.mean.kept()
@@ -453,10 +443,7 @@ class LearnsInClosedForm(LearnsRows):
             fits = places is not None and places.dtype == torch.int64 and places.shape == (settings.n_inducing,)
             if places is None or not fits or places.min() < -1 or places.max() >= self.n_rows_:
                 raise ModelFormatError(f"{folder}: the landmarks are not rows of the model")
-            young = tensors.get(_YOUNG)
-            if young is None or young.dtype != torch.bool or young.shape != self._young.shape:
-                raise ModelFormatError(f"{folder}: which labels training knew is damaged")
-            self._landmarks, self._young = places.numpy().copy(), young.numpy().copy()
+            self._landmarks = places.numpy().copy()
             features, basis = self._landmark_features(), tensors.get(_BASIS)
             if basis is not None:
                 if basis.dtype != torch.float64 or not torch.equal(basis.to(features.basis), features.basis):

@@ -75,7 +75,7 @@ def _landmarks(w: _Writer, model: Any, x: str) -> tuple[str, str]:
         "Add", w.do("MatMul", k, w.constant(basis @ _array(mean.coefficients))), w.constant(_array(mean.frequencies))
     )
     linked = w.linked(t, _array(mean.frequencies), mean.link, FLOOR)
-    return w.do("Add", utilities, w.do("Mul", w.constant(float(mean.slope)), linked)), spread
+    return w.do("Add", utilities, w.do("Mul", w.constant(_array(mean.slopes())), linked)), spread
 
 
 def _regression(w: _Writer, model: Any, x: str) -> tuple[str, str]:

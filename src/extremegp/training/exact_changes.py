@@ -17,13 +17,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from extremegp.engine.exact_updates import GramUpdates
-from extremegp.engine.feature_regression import FLOOR, FeatureRegression, limited
+from extremegp.engine.feature_regression import FeatureRegression, limited
 from extremegp.engine.latents import FeatureGP, Marginals
 from extremegp.engine.latents.regression import LeftOut, RegressionGP
 from extremegp.engine.lengthscales import noises
-from extremegp.engine.links import linked
 from extremegp.engine.matrices import column_sums
-from extremegp.engine.mixing import FactorMixing
+from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import expect_tensors
 from extremegp.engine.sparse import Matrix, fill, row_block
@@ -31,11 +30,11 @@ from extremegp.settings.model import ModelSettings
 from extremegp.training.feature_changes import FeatureChanges
 from extremegp.training.known_rows import KnownRows, targets_of
 from extremegp.training.regression import far_bias
-from extremegp.training.young_labels import YoungLabels, most_probable
 
 _PIECE = 1024
 _MANY = 0.1  # of the rows: to work out all anew is quicker where more come at once
 _FEW = 64
+_NO_FUNCTION = -10.0  # the logarithm of a standard deviation of utilities
 
 
 class RowChanges(ABC):
@@ -55,20 +54,16 @@ class RowChanges(ABC):
         self.total, self.total_squares = float(rows.weights.sum()), float(np.square(rows.weights).sum())
 
     @staticmethod
-    def of(
-        model: VariationalModel, rows: KnownRows, young: NDArray[np.bool_], all_rows: Callable[[], KnownRows]
-    ) -> RowChanges:
+    def of(model: VariationalModel, rows: KnownRows) -> RowChanges:
         """Those of a model with landmarks, or of a regression alone.
 
         Args:
             model: likewise.
             rows: that it has.
-            young: labels that training did not know, K.
-            all_rows: gives the rows that it has at any later time.
         """
         if model.latents.is_closed:
             return RegressionChanges(model, rows)
-        return LandmarkChanges(model, rows, young, all_rows)
+        return LandmarkChanges(model, rows)
 
     @staticmethod
     def are_many(n_new: int, n_rows: int) -> bool:
@@ -181,22 +176,16 @@ class RowChanges(ABC):
 
 
 class LandmarkChanges(RowChanges):
-    """Those of a model whose functions and regression are of features by way of landmarks."""
+    """Those of a model whose functions and regression are of features by way of landmarks.
 
-    def __init__(
-        self,
-        model: VariationalModel,
-        rows: KnownRows,
-        young: NDArray[np.bool_],
-        all_rows: Callable[[], KnownRows],
-    ) -> None:
+    Labels that training did not know have no functions: the regression alone tells of them.
+    """
+
+    def __init__(self, model: VariationalModel, rows: KnownRows) -> None:
         super().__init__(model, rows)
         assert model.features is not None
-        # Functions that labels share are those of training.
-        self.young = young & model.mixing.independent
         self.mean = cast(FeatureRegression, model.mean_function)
         self.features = FeatureChanges(model.features, float(self.mean.noise), rows)
-        self.telling = YoungLabels(model.features, self.features.ridge, all_rows)
         # Of the model as it is: what ones regress to, and frequencies.
         self._of_ones, self._frequencies = torch.zeros(0), torch.zeros(0)
 
@@ -218,32 +207,25 @@ class LandmarkChanges(RowChanges):
         mixing = self.model.mixing
         variances = mixing.prior_variances().detach().double().cpu().numpy()
         fill(mixing.bias.data, self.model.likelihood.prior_bias(self.applies, self.n_counted, variances))
-        if self.young.any():
-            self._raise_young(frequencies)
 
     def relabel(self, model: VariationalModel, places: NDArray[np.int64]) -> None:
         n_labels = model.mixing.n_utilities
         self.features.place_targets(self._place_counts(places, n_labels), n_labels)
-        young = np.zeros(n_labels, np.bool_)
-        young[places] = self.young
-        self.young = young
         self.model, self.mean = model, cast(FeatureRegression, model.mean_function)
         self.begin_anew(np.setdiff1d(np.arange(n_labels), places))
 
     def begin_anew(self, labels: NDArray[np.int64]) -> None:
-        mixing, posterior = self.model.mixing, cast(FeatureGP, self.model.latents).posterior
+        mixing, mean = self.model.mixing, self.mean
         self._published = False
-        if not mixing.independent:
+        if not self.model.likelihood.has_classes:
+            if mean.taught is None:
+                mean.taught = torch.ones_like(mean.frequencies)
+            mean.taught[labels] = 0
+        if isinstance(mixing, IdentityMixing):
+            mixing.log_scales.data[labels] = _NO_FUNCTION
+            cast(FeatureGP, self.model.latents).posterior.q_mean.data[labels] = 0
+        else:
             cast(FactorMixing, mixing).loadings.data[labels] = 0
-            return
-        self.young[labels] = True
-        self.telling.begin_anew()
-        # As rows leave a function none of which has the label; those that have it come after.
-        least = self.model.likelihood.curvature(np.full(len(labels), 1 / self.n_counted))
-        curvature = mixing.prior_variances()[labels].detach().double() * torch.from_numpy(least)
-        spread = torch.outer(curvature, self.features.squares)
-        posterior.log_scales.data[labels] = -torch.log1p(spread).to(posterior.log_scales)
-        posterior.q_mean.data[labels] = 0
 
     def settle(self) -> None:
         self.publish()
@@ -265,31 +247,11 @@ class LandmarkChanges(RowChanges):
         a = self.features.landmarks.exactly(x).to(self.mean.coefficients)
         return np.asarray(self.mean(a)[0].double().cpu().numpy())
 
-    def _raise_young(self, frequencies: Float[Tensor, " K"]) -> None:
-        """Set the functions of labels that training did not know."""
-        mean, mixing, solution = self.mean, self.model.mixing, self.features.ridge.solution()
-        posterior = cast(FeatureGP, self.model.latents).posterior
-        scales = mixing.prior_variances().detach().double().sqrt()
-        posterior.q_mean[torch.from_numpy(self.young)] = 0
-        for label, rows, left_out in self.telling.told(self.young):
-            # Beside what the regression says of each without itself, as in training.
-            frequency = frequencies[label]
-            t = left_out(frequency + rows.a @ (solution[:, label] - solution[:, -1] * frequency))
-            t = linked(
-                t.to(mean.frequencies)[:, None], mean.frequencies[label : label + 1], link=mean.link, floor=FLOOR
-            )
-            rows = rows._replace(known=(mixing.bias[label] + mean.scaled(t)[:, 0]).detach().double())
-            variances, start = posterior.log_scales[label].double().exp(), self.telling.solved.get(label)
-            found, self.telling.solved[label] = most_probable(rows, float(scales[label]), variances, start)
-            posterior.q_mean[label] = found.to(posterior.q_mean)
-
     def _add(self, row: KnownRows, targets: Float[Tensor, " T"]) -> None:
-        change = self.features.add(row, targets)
-        self.telling.add(row, self.n_rows - 1, self.young, change)
+        self.features.add(row, targets)
 
     def _remove(self, place: int, row: KnownRows, targets: Float[Tensor, " T"], landmark: int | None) -> bool:
         direction = self.features.remove(row, targets, landmark)
-        self.telling.remove(place, self.features.last if direction is True else None)
         if isinstance(direction, Tensor):
             # Nothing that features can tell: the weight that the landmark had.
             mean = cast(FeatureGP, self.model.latents).posterior.q_mean

@@ -28,19 +28,16 @@ class FeatureChanges:
         self.landmarks, self.noise = landmarks, noise
         n_rows, m = rows.x.shape[0], len(landmarks)
         self._projected = torch.zeros(m, rows.y.shape[1] + 1).double()
-        self.squares = torch.zeros(m).double()
 
         def pieces() -> Iterator[tuple[Tensor, Tensor, Tensor]]:
             for start, stop in pairwise([*range(0, n_rows, _PIECE), n_rows]):
                 own, weights = landmarks.exactly(rows.x[start:stop]), torch.from_numpy(rows.weights[start:stop])
                 targets = targets_of(rows.y[start:stop])
-                self.squares += weights @ own.square()
                 self._projected.addmm_((own * weights.unsqueeze(1)).T, targets)
                 yield own, weights, targets
 
         self.ridge = RidgeUpdates(noise, pieces())
         self._changes: list[Change] | None = None
-        self.last: Change | None = None
 
     def taken(self) -> list[Change] | None:
         """The changes since it was last asked; None where there were others than those, at first."""
@@ -108,7 +105,6 @@ class FeatureChanges:
 
     def _note(self, change: Change | None) -> Change:
         assert change is not None
-        self.last = change
         if self._changes is not None:
             self._changes.append(change)
         return change

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.sparse
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -105,7 +105,6 @@ def without_own_sites(
     a: Float[Tensor, "B M"],
     y: scipy.sparse.csr_matrix,
     weights: Float[Tensor, " B"],
-    seen: Bool[Tensor, "B K"],
 ) -> Utilities:
     """Utilities of training rows under the posterior of functions of features, one a label, each without its own site.
 
@@ -115,12 +114,11 @@ def without_own_sites(
         a: features of the rows, whose part of the functions the rows tell of; what these lack is no other row's.
         y: labels, B x K.
         weights: what each row counts, over the weight of the KL divergence in training.
-        seen: which labels of the rows the functions were trained on.
     """
     mean, variance = utilities.marginals()
     truth = torch.from_numpy(y.toarray()).to(mean)
     _, by_mean, by_variance = likelihood.label_terms(mean, variance, truth)
-    counted = weights.to(mean).unsqueeze(1) * seen
+    counted = weights.to(mean).unsqueeze(1)
     by_mean, curvature = counted * by_mean, (-2 * counted * by_variance).clamp(min=0.0)
     lacking, scales = left_out(a), utilities.mixing.prior_variances()
     known = (utilities.latents.variance - lacking).clamp(min=0.0)
