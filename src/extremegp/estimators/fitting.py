@@ -40,6 +40,7 @@ from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingS
 from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks
 from extremegp.training.regression import spread_regression, start_on_regression
 from extremegp.training.shards import check_shareable
+from extremegp.training.whole import train_whole
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
 _VALIDATION_DRAWS = 8
@@ -155,6 +156,17 @@ def fit_model(
             warnings.warn(told, BudgetWarning, stacklevel=4)
         record = {"epoch": 1.0, "seconds": seconds}
         history = [record if validate is None else record | {f"validation_{score_name}": validate()}]
+        return FittedModel(
+            model.requires_grad_(False), settings, history, None, plan.lowered, contents, start.selections
+        )
+    if training.optimizer == "lbfgs":
+        if machine.size > 1:
+            raise SettingsError('optimizer="lbfgs" runs in one process: use "adam" for several')
+        _check_unfinished(params["checkpoint"])
+        options: dict[str, Any] = {"lengths": data.lengths, "weights": data.weights, "spent": spent}
+        history = train_whole(model, data.x, data.y, training, reporter=reporter, **options)
+        if validate is not None:
+            history[0][f"validation_{score_name}"] = validate()
         return FittedModel(
             model.requires_grad_(False), settings, history, None, plan.lowered, contents, start.selections
         )

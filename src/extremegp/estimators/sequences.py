@@ -88,7 +88,9 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
         epochs: passes over the data; "auto" makes as many steps as the latents need.
         batch_size: sequences per step; "auto" are those of about 2000 tokens.
         learning_rate: peak of the one-cycle schedule; "auto" depends on the latents.
-        optimizer: "adam" for everything, which "auto" is, or "natural" gradients where the posterior has them.
+        optimizer: "adam" for everything, which "auto" is; "natural" gradients where the posterior has them; or "lbfgs"
+            on all sequences at once, for latents="linear-point" with transitions="point" or "none": the same maximum,
+            found several times faster, without checkpoints and in one process.
         natural_step: peak of the schedule of `learning_rate` for natural steps, in (0, 1]; "auto" is 0.05.
         frequencies_from: share of the steps after which spectral frequencies move, if they are learnt.
         hyperparameters_from: the same of lengthscales and amplitudes of random features.
@@ -139,6 +141,7 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
     decoding: Decoding = "max-marginal"
     scheme: Literal["auto", "IOB1", "IOB2", "IOBES", "BILOU"] | None = None
     learning_rate: float | Literal["auto"] = "auto"
+    optimizer: Literal["auto", "natural", "adam", "lbfgs"] = "auto"  # type: ignore[assignment]
     frequencies_from: float = 0.1
     hyperparameters_from: float = 0.0
 

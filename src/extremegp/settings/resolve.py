@@ -246,6 +246,13 @@ def sequence_params(
         epochs = max(15, math.ceil(_STEPS[latents] * batch_size / n_sequences))
     step, kl_weight = params["natural_step"], params["kl_weight"]
     choice("weight_covariance", params["weight_covariance"], ("auto", *WEIGHT_COVARIANCES))
+    points = latents == "linear-point" and params["transitions"] in ("point", "none")
+    if params["optimizer"] == "lbfgs":
+        if not points:
+            needed = 'latents="linear-point" with transitions="point" or "none"'
+            raise SettingsError(f'optimizer="lbfgs" needs a bound without noise: {needed}')
+        if params["patience"] is not None:
+            raise SettingsError('optimizer="lbfgs" has no epochs for patience: use "adam"')
     return params | {
         "features": "raw",
         "likelihood": "linear-chain",
@@ -279,6 +286,7 @@ def sequence_params(
         "learning_rate": _RATES[latents] if rate == "auto" else rate,
         # The gradient of a covariance by draws is too noisy for natural steps.
         "optimizer": "adam" if params["optimizer"] == "auto" else params["optimizer"],
+        "whole_optimizers": ("lbfgs",) if points else (),
         "natural_step": 0.05 if step == "auto" else step,
         "kl_weight": _KL_WEIGHTS.get(latents, 1.0) if kl_weight == "auto" else kl_weight,
         "covariance_kl_weight": _COVARIANCE_KL_WEIGHTS.get(latents, 1.0) if kl_weight == "auto" else kl_weight,
@@ -317,7 +325,9 @@ def training_settings(params: dict[str, Any], *, model: ModelSettings, n_rows: i
         n_sampled = None if model.n_labels <= 20_000 else 2000
     elif n_sampled is not None:
         n_sampled = min(number("n_sampled_labels", n_sampled, low=1, integer=True), model.n_labels)
-    optimizer = choice("optimizer", params["optimizer"], ("auto", "natural", "adam"))
+    optimizer = choice(
+        "optimizer", params["optimizer"], ("auto", "natural", "adam", *params.get("whole_optimizers", ()))
+    )
     if optimizer == "auto":
         # Measured: natural gradients end higher for all families that have them but this one. Those of a pair of
         # classes are so noisy that they need Adam's division by their size, and the robust maximum is not concave.

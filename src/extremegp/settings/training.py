@@ -21,7 +21,7 @@ class TrainingSettings:
         batch_size: B, rows per step.
         learning_rate: peak of the one-cycle schedule of Adam.
         optimizer: "natural" moves what q(u) has natural parameters for along natural gradients and all else by Adam,
-            "adam" everything by Adam.
+            "adam" everything by Adam; "lbfgs" everything on all data at once, where the bound has no noise.
         natural_step: peak of the same schedule of the natural steps, in (0, 1].
         kl_weight: weight of the KL term in the objective; 1 is the bound, less a cold posterior.
         n_draws: draws that an expectation without closed form is estimated from in the second half of the steps; one
@@ -46,7 +46,7 @@ class TrainingSettings:
     epochs: int
     batch_size: int
     learning_rate: float
-    optimizer: Literal["natural", "adam"] = "natural"
+    optimizer: Literal["natural", "adam", "lbfgs"] = "natural"
     natural_step: float = 0.05
     kl_weight: float = 1.0
     n_draws: int = 1

@@ -1,0 +1,100 @@
+"""Maximisation of a bound that has no noise, on all data at once: L-BFGS (Liu and Nocedal 1989)."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import scipy.optimize
+import scipy.sparse
+import torch
+from numpy.typing import NDArray
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from extremegp.engine.model import VariationalModel
+from extremegp.engine.sparse import Matrix
+from extremegp.settings.training import TrainingSettings
+from extremegp.training.distributed import World
+from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
+from extremegp.training.progress import Reporter
+from extremegp.training.shards import Shards
+from extremegp.training.steps import Steps, TrainingDivergedError
+
+_MOST_ITERATIONS, _PAIRS, _GAIN = 200, 6, 1e-6
+
+
+def train_whole(
+    model: VariationalModel,
+    x: Matrix,
+    y: scipy.sparse.csr_matrix,
+    settings: TrainingSettings,
+    *,
+    reporter: Reporter,
+    lengths: NDArray[np.int64] | None = None,
+    weights: NDArray[np.float64] | None = None,
+    spent: float = 0.0,
+) -> list[dict[str, float]]:
+    """Train in place, from where the model stands; ends where an iteration gains a millionth of the objective.
+
+    Args:
+        model: one whose bound is the same at every evaluation: all of it is points.
+        x: inputs, N x D.
+        y: labels, N x K.
+        settings: `kl_weight` and `time_budget` of them count.
+        reporter: told of every iteration.
+        lengths: of the sequences that the rows are.
+        weights: what each sequence counts, or each row.
+        spent: seconds of the time budget that are gone already.
+
+    Returns:
+        One record, of the whole: epoch, elbo, kl, iterations and seconds.
+
+    Raises:
+        TrainingInterrupted: on Ctrl-C, after an iteration.
+        TrainingDivergedError: the bound is not finite.
+    """
+    started = time.monotonic()
+    shards = Shards(model, World())
+    steps = Steps(x, y, settings, lengths=lengths, weights=weights, mean_logits=None, shards=shards)
+    every = steps.load(np.arange(steps.n_units), 0)
+    last: dict[str, float] = {}
+    n_iterations = 0
+
+    def loss(vector: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        with torch.no_grad():
+            vector_to_parameters(torch.from_numpy(vector).to(steps.parameters[0]), steps.parameters)
+        elbo = steps.gradients(every, n_draws=1)
+        last["elbo"], last["kl"] = float(elbo.bound.detach()), float(elbo.kl.detach())
+        value = -float(elbo.tempered(settings.kl_weight).detach()) / x.shape[0]
+        if not np.isfinite(value):
+            raise TrainingDivergedError(f"the bound is {-value}: scale the features")
+        grads = [torch.zeros_like(p) if p.grad is None else p.grad for p in steps.parameters]
+        return value, parameters_to_vector(grads).double().cpu().numpy()
+
+    # SciPy looks at the name of the argument.
+    def told(intermediate_result: Any) -> None:
+        nonlocal n_iterations
+        n_iterations += 1
+        reporter.step(n_iterations, _MOST_ITERATIONS, -float(intermediate_result.fun))
+        seconds = spent + time.monotonic() - started
+        late = settings.time_budget is not None and seconds * (1 + 1 / n_iterations) > settings.time_budget
+        if interrupt.requested or late:
+            raise StopIteration
+
+    start = parameters_to_vector(steps.parameters).detach().double().cpu().numpy()
+    options: Any = {"maxiter": _MOST_ITERATIONS, "maxcor": _PAIRS, "ftol": _GAIN, "gtol": 0.0}
+    try:
+        with GracefulInterrupt() as interrupt:
+            best: Any = scipy.optimize.minimize(
+                loss, start, jac=True, method="L-BFGS-B", callback=told, options=options
+            )
+        if interrupt.requested:
+            raise TrainingInterrupted(None)
+        loss(best.x)
+        seconds = spent + time.monotonic() - started
+        record = {"epoch": 1.0, **last, "iterations": float(n_iterations), "seconds": seconds}
+        reporter.epoch(record)
+    finally:
+        reporter.close()
+    return [record]
