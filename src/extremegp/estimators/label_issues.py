@@ -158,7 +158,7 @@ class FindsLabelIssues(LeavesRowsOut):
             rows = np.flatnonzero((places >= 0) == known)
             if not len(rows):
                 continue
-            blocks = self._left_out_blocks(places[rows], most) if known else self._plain_blocks(x[rows], y[rows], most)
+            blocks = self._judged_blocks(places[rows], most) if known else self._plain_blocks(x[rows], y[rows], most)
             for block in blocks:
                 of_block, best = rows[block.rows], block.best
                 own = block.recorded
@@ -250,11 +250,14 @@ class FindsLabelIssues(LeavesRowsOut):
         for start in range(0, len(rows), _BLOCK):
             some = rows[start : start + _BLOCK]
             near, _ = self._nearest(x[some], places[some], _LOOKED_AT)
-            for pair in np.flatnonzero((number_of >= start) & (number_of < start + len(some))).tolist():
-                found = near[number_of[pair] - start]
-                found = found[found >= 0]
-                having = np.asarray(known[found, np.full(len(found), pairs.labels[pair])]).ravel() > 0
-                told[pair] = [names[place] for place in found[having][:_NEAR].tolist()]
+            of_some = np.flatnonzero((number_of >= start) & (number_of < start + len(some)))
+            found = near[number_of[of_some] - start]
+            labels = np.repeat(pairs.labels[of_some], found.shape[1])
+            having = np.asarray(known[found.ravel(), labels]).reshape(found.shape) > 0
+            having &= found >= 0
+            at, ranks = np.nonzero(having & (having.cumsum(1) <= _NEAR))
+            for pair, place in zip(of_some[at].tolist(), found[at, ranks].tolist(), strict=True):
+                told[pair].append(names[place])
         return told
 
     def _recognised(self, x: FloatMatrix, y: FloatCSR) -> NDArray[np.int64]:
@@ -299,6 +302,10 @@ class FindsLabelIssues(LeavesRowsOut):
             own: which of those rows they are, none of which is its own neighbour; -1 of others.
             m: how many.
         """
+
+    def _judged_blocks(self, places: NDArray[np.int64], k: int) -> Iterator[LeftOutBlock]:
+        """Some training rows, a block at a time, each left out, by what judges their labels best."""
+        return self._left_out_blocks(places, k)
 
     @abstractmethod
     def _plain_blocks(self, x: FloatMatrix, y: FloatCSR, k: int) -> Iterator[LeftOutBlock]:

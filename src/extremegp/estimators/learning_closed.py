@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
@@ -40,7 +40,8 @@ from extremegp.prediction.predictor import Predictor
 from extremegp.settings.latents import CLOSED
 from extremegp.settings.memory import check_memory, memory_left, memory_limit
 from extremegp.settings.model import ModelSettings
-from extremegp.training.exact_changes import RowChanges, relabelled
+from extremegp.training.exact_changes import LandmarkChanges, RowChanges, relabelled
+from extremegp.training.judging import JudgingRegression
 from extremegp.training.known_rows import KnownRows
 from extremegp.training.landmark_trial import log_scores, recorded
 from extremegp.training.left_out import LeftOutLink, without_own_sites
@@ -253,12 +254,39 @@ class LearnsInClosedForm(LearnsRows):
         if not self.settings_.is_closed and not likelihood.has_label_terms:
             what = type(likelihood).__name__
             raise SettingsError(f"functions under {what} have seen the training rows: they cannot be left out")
+        yield from self._blocks_by(places, k, lambda some: self._left_out_probabilities(some, held.some(some)))
+
+    def _judged_blocks(self, places: NDArray[np.int64], k: int) -> Iterator[LeftOutBlock]:
+        changes, held = self._working(), self._held
+        if not isinstance(changes, LandmarkChanges) or not self.model_.likelihood.labels_independent:
+            yield from self._left_out_blocks(places, k)
+            return
+        assert held is not None
+        rows, frequencies = held.all(), torch.from_numpy(changes.frequencies)
+        judging = self._kept.get(
+            "judging", lambda: JudgingRegression(changes.features, rows, frequencies), self.model_, rows.weights
+        )
+        link = self._left_out_link("judging link", judging.left_out)
+
+        def found(some: NDArray[np.int64]) -> Iterator[tuple[slice, torch.Tensor]]:
+            yield slice(0, len(some)), link.probabilities(judging.left_out(rows.some(some)))
+
+        yield from self._blocks_by(places, k, found)
+
+    def _blocks_by(
+        self,
+        places: NDArray[np.int64],
+        k: int,
+        found: Callable[[NDArray[np.int64]], Iterator[tuple[slice, torch.Tensor]]],
+    ) -> Iterator[LeftOutBlock]:
+        """Blocks of rows, given what makes probabilities of some of them."""
+        assert self._held is not None
+        y = self._held.all().y
         for start in range(0, len(places), _LEFT_OUT_ROWS):
             some = places[start : start + _LEFT_OUT_ROWS]
-            known = held.some(some)
-            for rows, found in self._left_out_probabilities(some, known):
+            for rows, p in found(some):
                 of_block = slice(start + rows.start, start + rows.stop)
-                yield block_of(of_block, found.float().cpu().numpy(), known.y[rows], k)
+                yield block_of(of_block, p.float().cpu().numpy(), y[some[rows]], k)
 
     def _plain_blocks(self, x: FloatMatrix, y: FloatCSR, k: int) -> Iterator[LeftOutBlock]:
         for rows, p in self.predictor().probabilities(x):
@@ -295,10 +323,11 @@ class LearnsInClosedForm(LearnsRows):
             expected = model.likelihood.predict(left_out_utilities(model, left_out)).expectations
             yield everything, recorded(model.likelihood, expected)
         else:
-            yield everything, self._left_out_link().probabilities(changes.regressed_left_out(known))
+            link = self._left_out_link("left out", changes.regressed_left_out)
+            yield everything, link.probabilities(changes.regressed_left_out(known))
 
-    def _left_out_link(self) -> LeftOutLink:
-        """What makes probabilities of the regression without rows: chosen once, until rows change."""
+    def _left_out_link(self, name: str, left_out: Callable[[KnownRows], torch.Tensor]) -> LeftOutLink:
+        """What makes probabilities of a regression without rows: chosen once, until rows change."""
         changes, held = self._working(), self._held
         assert changes is not None
         assert held is not None
@@ -309,9 +338,9 @@ class LearnsInClosedForm(LearnsRows):
             n = len(held)
             known = rows.some(np.linspace(0, n - 1, min(n, _LINK_ROWS)).round().astype(np.int64))
             frequencies = torch.from_numpy(changes.frequencies)
-            return LeftOutLink.chosen(changes.regressed_left_out(known), known.y, frequencies, known.weights)
+            return LeftOutLink.chosen(left_out(known), known.y, frequencies, known.weights)
 
-        return self._kept.get("left out", make, self.model_, rows.weights)
+        return self._kept.get(name, make, self.model_, rows.weights)
 
     def _kl_weight(self) -> float:
         given = getattr(self, "kl_weight", "auto")

@@ -221,8 +221,8 @@ class LandmarkChanges(RowChanges):
             if mean.taught is None:
                 mean.taught = torch.ones_like(mean.frequencies)
             mean.taught[labels] = 0
-        if isinstance(mixing, IdentityMixing):
-            mixing.log_scales.data[labels] = _NO_FUNCTION
+        if mixing.independent:
+            cast(IdentityMixing, mixing).log_scales.data[labels] = _NO_FUNCTION
             cast(FeatureGP, self.model.latents).posterior.q_mean.data[labels] = 0
         else:
             cast(FactorMixing, mixing).loadings.data[labels] = 0

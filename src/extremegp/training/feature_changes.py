@@ -72,23 +72,21 @@ class FeatureChanges:
 
     def explained(self, frequencies: Float[Tensor, " K"]) -> Float[Tensor, " K"]:
         """Of the sums of squares of the labels around their frequencies, what the features explain."""
-        projected, solution = (
-            each[:, :-1] - torch.outer(each[:, -1], frequencies) for each in (self._projected, self.ridge.solution())
-        )
-        return (projected * solution).sum(0)
+        return (self.centred(frequencies) * _centred(self.ridge.solution(), frequencies)).sum(0)
+
+    def centred(self, frequencies: Float[Tensor, " K"]) -> Float[Tensor, "M K"]:
+        """A'W (Y - mu)."""
+        return _centred(self._projected, frequencies)
 
     def of_rows(self, rows: KnownRows) -> FeatureRows:
         """Features, weights and labels."""
         return self.landmarks.exactly(rows.x), torch.from_numpy(rows.weights), rows.y
 
     def left_out(self, rows: FeatureRows, frequencies: Float[Tensor, " K"]) -> Float[Tensor, "n K"]:
-        a, hat = self._leverages(rows)
-        solution = self.ridge.solution()
-        fitted = frequencies + a @ (solution[:, :-1] - torch.outer(solution[:, -1], frequencies))
-        return (fitted - hat * targets_of(rows[2])[:, :-1]) / (1 - hat)
+        return without_own(rows, frequencies, self.ridge.inverse(), _centred(self.ridge.solution(), frequencies))
 
     def variance_left_out(self, rows: FeatureRows) -> Float[Tensor, " n"]:
-        a, hat = self._leverages(rows)
+        a, hat = rows[0], _leverages(rows, self.ridge.inverse())
         own = self.noise * ((a @ self.ridge.inverse()) * a).sum(1) / (1 - hat.squeeze(1))
         return (1 - a.square().sum(1)).clamp(min=0.0) + own
 
@@ -98,13 +96,35 @@ class FeatureChanges:
         self._changes = None
         return rotation, values
 
-    def _leverages(self, rows: FeatureRows) -> tuple[Float[Tensor, "n M"], Float[Tensor, "n 1"]]:
-        a, weights, _ = rows
-        hat = weights * ((a @ self.ridge.inverse()) * a).sum(1)
-        return a, hat.clamp(max=1 - 1e-4).unsqueeze(1)
-
     def _note(self, change: Change | None) -> Change:
         assert change is not None
         if self._changes is not None:
             self._changes.append(change)
         return change
+
+
+def without_own(
+    rows: FeatureRows,
+    frequencies: Float[Tensor, " K"],
+    inverse: Float[Tensor, "M M"],
+    coefficients: Float[Tensor, "M K"],
+) -> Float[Tensor, "n K"]:
+    """t_k = mu_k + a'b_k of rows that a ridge regression was fitted to, each as if it had not been.
+
+    Args:
+        rows: some of them.
+        frequencies: mu.
+        inverse: of A'WA and the noise.
+        coefficients: b.
+    """
+    hat = _leverages(rows, inverse)
+    return (frequencies + rows[0] @ coefficients - hat * targets_of(rows[2])[:, :-1]) / (1 - hat)
+
+
+def _leverages(rows: FeatureRows, inverse: Float[Tensor, "M M"]) -> Float[Tensor, "n 1"]:
+    a, weights, _ = rows
+    return (weights * ((a @ inverse) * a).sum(1)).clamp(max=1 - 1e-4).unsqueeze(1)
+
+
+def _centred(columns: Float[Tensor, "M T"], frequencies: Float[Tensor, " K"]) -> Float[Tensor, "M K"]:
+    return columns[:, :-1] - torch.outer(columns[:, -1], frequencies)
