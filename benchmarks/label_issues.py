@@ -24,8 +24,8 @@ from scipy.sparse import csr_matrix, save_npz
 from sklearn.metrics import average_precision_score
 
 from extremegp import LabelTreeGPClassifier, MultiLabelGPClassifier
+from extremegp.training.judging import planted
 
-SHARE = 0.05
 _PEER = """
 import sys, time
 import numpy as np, scipy.sparse
@@ -71,21 +71,12 @@ def main() -> None:
     common.finish(args.json, {"results": results}, args)
 
 
-def planted(y: csr_matrix, seed: int) -> tuple[csr_matrix, NDArray[np.bool_]]:
-    """Labels with errors, and which pairs of a row and a label these are."""
-    rng, truth = np.random.default_rng(seed), y.toarray() > 0
-    positives, negatives = (np.argwhere(each) for each in (truth, ~truth))
-    m = int(SHARE * len(positives))
-    errors = np.zeros_like(truth)
-    for pairs in (positives, negatives):
-        errors[tuple(pairs[rng.choice(len(pairs), m, replace=False)].T)] = True
-    return csr_matrix(truth ^ errors, dtype=np.float32), errors
-
-
 def run(args: argparse.Namespace, name: str) -> dict[str, Any]:
     split = common.load_split(args.data, name)
     order = np.random.default_rng(args.seed).permutation(split.x.shape[0])[: args.rows]
-    x, (y, errors) = split.x[order], planted(split.y[order], args.seed)
+    x, rng = split.x[order], np.random.default_rng(args.seed)
+    recorded, errors = planted(split.y[order].toarray() > 0, rng)
+    y = csr_matrix(recorded, dtype=np.float32)
     found = {"extremegp": judged(y, errors, *ours(args, x, y))}
     print(name, found, flush=True)
     if args.python != "none":

@@ -61,7 +61,7 @@ def test_errors_are_told_better_than_by_the_noise_that_predicts_best(noisy):
 def test_as_many_errors_are_taken_away_as_added():
     truth = np.random.default_rng(0).random((100, 10)) < 0.2
     recorded, errors = planted(truth, np.random.default_rng(1))
-    assert (truth & errors).sum() == (~truth & errors).sum() == round(0.05 * truth.sum())
+    assert (truth & errors).sum() == (~truth & errors).sum() == int(0.05 * truth.sum())
     np.testing.assert_array_equal(recorded, truth ^ errors)
     recorded, errors = planted(np.zeros((3, 2), np.bool_), np.random.default_rng(0))
     assert not recorded.any()

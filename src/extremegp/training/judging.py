@@ -22,6 +22,7 @@ from extremegp.training.known_rows import KnownRows
 _TIMES = (1.0, 3.0, 10.0, 30.0, 100.0)
 """The noise of the regression, that are tried."""
 _ROWS, _SHARE = 3000, 0.05
+_MOST_PAIRS = 4_000_000  # of a row and a label, that errors are planted among
 
 
 class JudgingRegression:
@@ -42,7 +43,8 @@ class JudgingRegression:
         squares = (1 / inverses - features.noise).clamp(min=0.0).unsqueeze(1)
         projected = basis.T @ features.centred(frequencies)
         n = rows.x.shape[0]
-        some = features.of_rows(rows.some(np.linspace(0, n - 1, min(n, _ROWS)).round().astype(np.int64)))
+        n_some = min(n, _ROWS, max(1, _MOST_PAIRS // len(frequencies)))
+        some = features.of_rows(rows.some(np.linspace(0, n - 1, n_some).round().astype(np.int64)))
         told = dict(_told(some, basis, squares, projected, frequencies, features.noise))
         self.noise = max(told, key=lambda noise: told[noise])
         precision = squares + self.noise
@@ -91,7 +93,7 @@ def planted(truth: NDArray[np.bool_], rng: np.random.Generator) -> tuple[NDArray
     """
     errors = np.zeros_like(truth)
     positives, negatives = (np.argwhere(part) for part in (truth, ~truth))
-    m = min(round(_SHARE * len(positives)), len(negatives))
+    m = min(int(_SHARE * len(positives)), len(negatives))
     for pairs in (positives, negatives):
         errors[tuple(pairs[rng.choice(len(pairs), m, replace=False)].T)] = True
     return truth ^ errors, errors
