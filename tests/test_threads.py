@@ -214,6 +214,16 @@ def looks(clock: Any, watch: threads.CrowdWatch, seconds: float, cpu: float) -> 
     return [str(warning.message) for warning in seen]
 
 
+def test_what_is_little_is_computed_alone():
+    before = torch.get_num_threads()
+    with pytest.raises(ZeroDivisionError), threads.alone(True):
+        assert torch.get_num_threads() == 1
+        raise ZeroDivisionError
+    assert torch.get_num_threads() == before
+    with threads.alone(False):
+        assert torch.get_num_threads() == before
+
+
 def test_a_crowd_is_warned_of_once_with_the_remedy(clock: SimpleNamespace):
     with torch_threads(2):
         watch = threads.CrowdWatch()

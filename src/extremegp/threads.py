@@ -101,6 +101,21 @@ def within_quota() -> Iterator[None]:
             torch.set_num_threads(before)
 
 
+@contextmanager
+def alone(little: bool) -> Iterator[None]:
+    """Compute in this thread what the block computes, where that is so little that helpers would cost more."""
+    import torch
+
+    before = torch.get_num_threads() if little else 1
+    if before > 1:
+        torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        if before > 1:
+            torch.set_num_threads(before)
+
+
 def compute_alone() -> None:
     """Let what this thread computes be computed in it, without helpers: for a thread that works beside another."""
     import torch

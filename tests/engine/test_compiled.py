@@ -14,7 +14,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from extremegp.engine.compiled import Compiled, InLanes, compiled, in_lanes, keep_best, times_dense
+from extremegp.engine.compiled import Compiled, InLanes, begun, compiled, in_lanes, keep_best, times_dense
 
 
 @given(st.lists(st.integers(-3, 3), min_size=1, max_size=40), st.integers(1, 12), st.randoms(use_true_random=False))
@@ -88,6 +88,14 @@ def test_an_error_of_any_lane_comes_once_all_have_ended():
     with pytest.raises(ZeroDivisionError):
         work(3, lanes=3)
     assert sorted(ended) == [0, 1, 2]
+
+
+@pytest.mark.parametrize("n_parts", [1, 5])
+def test_what_is_begun_on_another_thread_gives_its_result_or_its_error(n_parts: int, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("torch.get_num_threads", lambda: 2)
+    assert (begun(threading.current_thread, n_parts)() is threading.current_thread()) == (n_parts > 1)
+    with pytest.raises(ZeroDivisionError):
+        begun(lambda: 1 / 0, n_parts)()
 
 
 def test_a_model_without_compiled_loops_does_not_load_numba():

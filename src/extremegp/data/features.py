@@ -8,12 +8,11 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
-from sklearn.feature_extraction.text import TfidfTransformer
 from sklearn.preprocessing import normalize
 
 from extremegp.data.analysis import Analyser, Analyzer
 from extremegp.data.block_features import BlockFeatures, are_texts, has_blocks, input_blocks
-from extremegp.data.features_base import FeatureKind, Features, stored_column, stored_idf
+from extremegp.data.features_base import FeatureKind, Features, stored_column, stored_idf, tfidf
 from extremegp.data.rows import with_values
 from extremegp.data.text_features import TextFeatures
 from extremegp.data.validation import check_inputs
@@ -163,20 +162,19 @@ class TfidfFeatures(Features):
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         config, _ = super().to_state()
-        return config, {"idf": self._transformer.idf_}
+        return config, {"idf": self._idf}
 
     def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(config, arrays)
         self._set(stored_idf(arrays, self.n_features_in))
 
     def _set(self, idf: NDArray[np.float32]) -> None:
-        self._transformer = TfidfTransformer(sublinear_tf=True)
-        self._transformer.idf_ = idf
-        self.n_features_in = self._transformer.n_features_in_ = len(idf)
+        self._idf = idf
+        self.n_features_in = len(idf)
 
     def _weighted(self, counts: FloatCSR) -> FloatCSR:
         _check_counts(counts.data)
-        return csr_matrix(self._transformer.transform(counts))
+        return tfidf(counts, self._idf)
 
 
 _STEPS: dict[str, type[Features]] = {

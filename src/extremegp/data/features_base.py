@@ -8,9 +8,10 @@ from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.utils.sparsefuncs_fast import inplace_csr_row_normalize_l2
 
 from extremegp.engine.blocks import Block
-from extremegp.engine.matrices import FloatMatrix
+from extremegp.engine.matrices import FloatCSR, FloatMatrix
 from extremegp.errors import ModelFormatError
 
 FeatureKind = Literal["raw", "unit", "tfidf", "text", "scale", "root", "standard"]
@@ -135,6 +136,23 @@ def stored_column(arrays: dict[str, Any], name: str, n_features: int) -> NDArray
     if not np.isfinite(stored).all():
         raise ModelFormatError(f"the stored features step has a {name!r} array that is not finite")
     return stored
+
+
+def tfidf(counts: FloatCSR, idf: NDArray[np.float32]) -> FloatCSR:
+    """Counts weighed as (1 + ln count) idf, rows scaled to unit norm, in their place.
+
+    It is `sklearn.feature_extraction.text.TfidfTransformer` with sublinear tf, to the bit, without its checks, which of
+    one row take longer than the rest.
+
+    Args:
+        counts: N x D, each at least 1.
+        idf: of the features, D.
+    """
+    np.log(counts.data, out=counts.data)
+    counts.data += 1
+    counts.data *= idf[counts.indices]
+    inplace_csr_row_normalize_l2(counts)
+    return counts
 
 
 def stored_idf(arrays: dict[str, Any], n_features: int) -> NDArray[Any]:

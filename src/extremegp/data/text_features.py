@@ -9,10 +9,10 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
-from sklearn.feature_extraction.text import TfidfVectorizer
+from sklearn.feature_extraction.text import CountVectorizer, TfidfVectorizer
 
 from extremegp.data.analysis import Analyser
-from extremegp.data.features_base import Features, stored_idf
+from extremegp.data.features_base import Features, stored_idf, tfidf
 from extremegp.data.frames import texts_of
 from extremegp.engine.matrices import FloatCSR, FloatMatrix, column_counts
 from extremegp.errors import DataError, ModelFormatError, SettingsError
@@ -64,7 +64,7 @@ class TextFeatures(Features):
         return self
 
     def transform(self, X: Any) -> FloatCSR:
-        return csr_matrix(self._vectorizer.transform(texts_of(X)))
+        return tfidf(self._counter.transform(texts_of(X)), self._idf)
 
     def n_unknown(self, x: FloatMatrix) -> int:
         assert issparse(x)
@@ -72,8 +72,8 @@ class TextFeatures(Features):
 
     def unknown_shares(self, X: Any) -> NDArray[np.float32]:
         # An unknown word weighs as much as the rarest known one.
-        known, rarest = self._vectorizer.vocabulary.keys(), float(self._vectorizer.idf_.max())
-        idf = dict(zip(self._words, self._vectorizer.idf_.tolist(), strict=True))
+        known, rarest = self._counter.vocabulary.keys(), float(self._idf.max())
+        idf = dict(zip(self._words, self._idf.tolist(), strict=True))
         shares = []
         for text in texts_of(X):
             counts = Counter(self.analyse(text))
@@ -93,13 +93,13 @@ class TextFeatures(Features):
         for column in columns.tolist():
             # No analyser takes a zero character for part of a word.
             words[column] = f"\0{column}"
-        self._set(words, self._vectorizer.idf_)
+        self._set(words, self._idf)
 
     def to_state(self) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
         config, _ = super().to_state()
         config |= {"min_df": self.min_df, "max_features": self.max_features} | self.analyse.to_config()
         words = "\n".join(self._words).encode("utf-8")
-        return config, {"idf": self._vectorizer.idf_, "words": np.frombuffer(words, dtype=np.uint8)}
+        return config, {"idf": self._idf, "words": np.frombuffer(words, dtype=np.uint8)}
 
     def _restore(self, config: dict[str, Any], arrays: dict[str, Any]) -> None:
         super()._restore(config, arrays)
@@ -123,12 +123,7 @@ class TextFeatures(Features):
         self._set(words, stored_idf(arrays, self.n_features_in))
 
     def _set(self, words: list[str], idf: NDArray[Any]) -> None:
-        self._words = words
-        self._vectorizer = TfidfVectorizer(
-            analyzer=self.analyse,
-            sublinear_tf=True,
-            vocabulary={word: column for column, word in enumerate(words)},
-            dtype=np.float32,
-        )
-        self._vectorizer.idf_ = idf
+        self._words, self._idf = words, idf
+        vocabulary = {word: column for column, word in enumerate(words)}
+        self._counter = CountVectorizer(analyzer=self.analyse, vocabulary=vocabulary, dtype=np.float32)
         self.n_features_in = len(words)

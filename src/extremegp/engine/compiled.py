@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from functools import cached_property
 from types import FunctionType
-from typing import Any, cast, no_type_check
+from typing import Any, TypeVar, cast, no_type_check
 
 import numpy as np
 import scipy.sparse
@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from extremegp._lazy import importing
 
+T = TypeVar("T")
 _pool: ThreadPoolExecutor | None = None
 
 
@@ -74,6 +75,16 @@ class InLanes(_Lazy):
 
 
 compiled, in_lanes = Compiled, InLanes
+
+
+def begun(call: Callable[[], T], n_parts: int) -> Callable[[], T]:
+    """What gives the result of a call: begun at once on another thread, unless lanes use the threads that there are.
+
+    Args:
+        call: mostly machine code.
+        n_parts: of the work that it does in lanes.
+    """
+    return _threads().submit(call).result if n_parts == 1 < torch.get_num_threads() else call
 
 
 def _to_machine_code(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -16,6 +16,7 @@ import scipy.sparse
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from sklearn.utils.extmath import row_norms
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
@@ -190,7 +191,7 @@ class _SparseExponents(torch.autograd.Function):
     def forward(ctx: Any, log_weights: Tensor, x: scipy.sparse.csr_matrix) -> Tensor:
         weights = log_weights.exp()
         scaled = scipy.sparse.csr_matrix(x.multiply(weights.sqrt().numpy()[None]))
-        norms = np.asarray(scaled.multiply(scaled).sum(axis=1), dtype=np.float32).ravel()
+        norms = row_norms(scaled, squared=True).astype(np.float32)
         exponents = (scaled @ scaled.T).toarray().astype(np.float32, copy=False)
         exponents -= 0.5 * norms[:, None]
         exponents -= 0.5 * norms

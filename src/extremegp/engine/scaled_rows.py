@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 import torch
+from sklearn.utils.extmath import row_norms
 from torch import Tensor
 
 from extremegp.engine.blocks import Columns
@@ -81,7 +82,7 @@ def _scaled(x: Matrix | Inputs, scale: Tensor, *, dense: bool) -> tuple[Any, Ten
         array = as_array(x).to(scale.device) * scale
         return array, array.square().sum(1)
     matrix = scipy.sparse.csr_matrix(as_csr(x).multiply(scale.numpy()))
-    return matrix, torch.from_numpy(np.asarray(matrix.multiply(matrix).sum(axis=1)).ravel())
+    return matrix, torch.from_numpy(row_norms(matrix, squared=True))
 
 
 def as_csr(x: Matrix | Inputs) -> scipy.sparse.csr_matrix:

@@ -13,6 +13,7 @@ import scipy.sparse
 import torch
 from numpy.typing import NDArray
 from sklearn.utils import check_random_state
+from sklearn.utils.extmath import row_norms
 from sklearn.utils.validation import check_is_fitted
 
 from extremegp.data import BlockFeatures, Features, FloatMatrix, LabelSpace
@@ -181,7 +182,7 @@ class LabelTreeGPClassifier(RunParameters, LearnsTreeRows):
             check_columns(validation[0], None if features.kind == "text" else column_names(X))
         if np.count_nonzero(np.diff(y.indptr)) < 2:
             raise DataError("fewer than two rows have a label: nothing can be learnt from them")
-        if not np.isfinite(x.multiply(x).sum(axis=1)).all():
+        if not np.isfinite(row_norms(x, squared=True)).all():
             raise DataError("X has numbers whose squares float32 cannot hold: scale it, as features='unit' does")
         if not x.has_sorted_indices:
             x = x.sorted_indices()

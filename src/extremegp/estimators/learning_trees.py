@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
+from sklearn.utils.extmath import row_norms
 
 from extremegp.data import FloatCSR, FloatMatrix
 from extremegp.estimators.explanations import VotingRows
@@ -94,7 +95,7 @@ class LearnsTreeRows(LearnsLabels):
         rows, matrix = self.model_.rows, sorted_csr(x)
         near = rows.nearest(matrix, own)
         found, lengths = near.rows[:, :m], rows.norms()
-        own_lengths = np.sqrt(np.asarray(matrix.multiply(matrix).sum(axis=1), dtype=np.float64)).reshape(-1, 1)
+        own_lengths = np.sqrt(row_norms(matrix, squared=True), dtype=np.float64)[:, None]
         cosines = near.similarities[:, :m] / np.maximum(own_lengths * lengths[found], 1e-12)
         some = np.arange(found.shape[1]) < near.sizes[:, None]
         return np.where(some, found, -1).astype(np.int64), np.where(some, cosines, -1).astype(np.float32)

@@ -17,6 +17,7 @@ import scipy.sparse
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from sklearn.utils.extmath import row_norms
 from torch import Tensor, nn
 
 from extremegp.engine.compiled import in_lanes, matmul
@@ -95,7 +96,7 @@ class AllRowsRegression(nn.Module):
             columns: the same by columns.
             counts: c, N.
         """
-        squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+        squares = row_norms(x, squared=True)
         noises = float(self.noise) / counts
         for start in range(0, x.shape[0], _BLOCK):
             inputs = slice(start, min(start + _BLOCK, x.shape[0]))

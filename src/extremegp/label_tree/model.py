@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -19,6 +20,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from extremegp.engine.compiled import begun
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.selection import Selection
 from extremegp.label_tree.all_rows import AllRowsRegression, sums_over_rows
@@ -135,14 +137,15 @@ class LabelTreeModel(nn.Module):
         own = np.full(n, -1, dtype=np.int64) if own is None else own
         width = self.settings.n_candidates
         n_found = max(_BEST_OF_TREE, width // N_FINDERS)
-        if of_trees:
-            found = [tree.search(x, self.settings.beam, n_found) for tree in self.trees]
+        searches = [begun(partial(tree.search, x, self.settings.beam, n_found), n) for tree in self.trees if of_trees]
+        nearest = self.rows.nearest(x, own)
+        near, regressed = self._regressed(x, own, nearest)
+        if searches:
+            found = [search() for search in searches]
             labels, scores, sizes = (np.stack(parts) for parts in zip(*found, strict=True))
         else:
             labels, scores = np.zeros((1, n, 1), np.int32), np.zeros((1, n, 1), np.float32)
             sizes = np.zeros((1, n), np.int64)
-        nearest = self.rows.nearest(x, own)
-        near, regressed = self._regressed(x, own, nearest)
         candidates = np.zeros((n, width), np.int32)
         values = np.zeros((n, width, self.settings.n_evidence), np.float32)
         counts = np.zeros(n, np.int64)

@@ -92,7 +92,8 @@ class LabelTreePredictor:
         """Rows, their candidate labels, and of these the means and variances of the utilities."""
         inputs = scipy.sparse.csr_matrix(x, dtype=np.float32)
         for rows in row_blocks(inputs.shape[0]):
-            evidence = self.model.evidence(inputs[rows], None if own is None else own[rows])
+            block = inputs if rows.stop - rows.start == inputs.shape[0] else inputs[rows]
+            evidence = self.model.evidence(block, None if own is None else own[rows])
             mean, variance = np.empty((2, len(evidence.labels)), dtype=np.float32)
             for pairs, utilities in self._combiner.utilities(self.model.scaled(evidence).numpy()):
                 marginals = utilities.marginals()

@@ -18,11 +18,13 @@ import scipy.sparse
 import torch
 from jaxtyping import Float
 from numpy.typing import NDArray
+from sklearn.utils.extmath import row_norms
 from torch import Tensor, nn
 
 from extremegp.engine.compiled import in_lanes
 from extremegp.engine.lengthscales import noises
 from extremegp.engine.selection import Selection
+from extremegp.threads import alone
 
 PRECISIONS, NOISES = (0.25, 0.5, 1.0, 2.0, 4.0), (0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0)
 """Inverse squared lengthscales, beside that of the spread of the rows, and variances of the noise that are tried."""
@@ -155,7 +157,9 @@ class LocalRegression(nn.Module):
         """Weights and variances at inputs, of a regression on the first `n_rows`, m by default."""
         m = self.n_nearest if n_rows is None else n_rows
         kernel = float(self.precision), float(self.noise)
-        parts = [self._solved(products, *kernel) for products in self._products(near, m)]
+        # Several threads take longer than one to solve one system.
+        with alone(len(near.nearest) == 1):
+            parts = [self._solved(products, *kernel) for products in self._products(near, m)]
         weights, variance = zip(*parts, strict=True) if parts else ((np.zeros((0, m)),), (np.zeros(0),))
         return RowWeights(np.concatenate(weights).astype(np.float32), np.concatenate(variance).astype(np.float32))
 
@@ -182,7 +186,7 @@ class LocalRegression(nn.Module):
         """
         some = np.linspace(0, len(own) - 1, min(len(own), _CHOOSING_ROWS)).round().astype(np.int64)
         near, own = near.of(some), own[some]
-        norms = np.asarray(near.rows.multiply(near.rows).sum(axis=1), dtype=np.float64).ravel()
+        norms = row_norms(near.rows, squared=True).astype(np.float64)
         spread = float(norms.mean() - np.square(np.asarray(near.rows.mean(axis=0), dtype=np.float64)).sum())
         scale = 1 / max(spread, 1e-12)
         squares = float(np.square(frequencies, dtype=np.float64).sum())
@@ -216,7 +220,8 @@ class LocalRegression(nn.Module):
     def _products(near: Neighbourhoods, m: int) -> Iterator[_Products]:
         rows = near.rows
         for start in range(0, near.x.shape[0], max(1, _ENTRIES // m**2)):
-            some = near.of(slice(start, start + max(1, _ENTRIES // m**2)))
+            part = slice(start, start + max(1, _ENTRIES // m**2))
+            some = near if part.stop >= near.x.shape[0] and start == 0 else near.of(part)
             x, nearest, sizes = some.x, some.nearest[:, :m], np.minimum(some.sizes, m)
             n = x.shape[0]
             across, among = np.zeros((n, m), np.float32), np.zeros((n, m, m), np.float32)
@@ -224,7 +229,7 @@ class LocalRegression(nn.Module):
                 n, x.indptr, x.indices, x.data, nearest, sizes, rows.indptr, rows.indices, rows.data, rows.shape[1],
                 across, among,
             )  # fmt: skip
-            own = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+            own = row_norms(x, squared=True)
             taken = (np.arange(m) < sizes[:, None]).astype(np.float32)
             arrays = (own, across, among, taken, np.where(taken > 0, near.counts[nearest], np.float32(1)))
             yield _Products(*map(torch.from_numpy, arrays))

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.extmath import row_norms
 from torch import Tensor, nn
 
 from extremegp.label_tree.columns import ColumnLists
@@ -231,4 +232,4 @@ class Rows(nn.Module):
 
 def _norms(x: scipy.sparse.csr_matrix) -> NDArray[np.float64]:
     """Lengths of the rows."""
-    return np.sqrt(np.asarray(x.multiply(x).sum(axis=1), dtype=np.float64).ravel())
+    return np.asarray(np.sqrt(row_norms(x, squared=True), dtype=np.float64))

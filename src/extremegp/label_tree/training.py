@@ -13,6 +13,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.extmath import row_norms
 
 from extremegp.engine.compiled import matmul
 from extremegp.engine.selection import Selection
@@ -169,7 +170,7 @@ class _Growth:
         self.weighted, self.weights = own is not None, np.ones(x.shape[0], np.float32) if own is None else own
         self.seen_y = scipy.sparse.csr_matrix(y.multiply((seen * self.weights)[:, None]), dtype=np.float32)
         self.seen_y.eliminate_zeros()
-        self.squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+        self.squares = row_norms(x, squared=True)
         of_rows: dict[str, Any] = {"rng": np.random.default_rng([seed, 2]), "weights": own}
         directions = principal_directions(x, scipy.sparse.csr_matrix(x.T), y.shape[1], **of_rows)
         self.projected = matmul(x, directions)

@@ -10,6 +10,7 @@ import numpy as np
 import scipy.sparse
 import torch
 from numpy.typing import NDArray
+from sklearn.utils.extmath import row_norms
 from torch import Tensor, nn
 
 from extremegp.label_tree.path_variance import add_level
@@ -147,7 +148,7 @@ class LabelTree(nn.Module):
         in_order = np.lexsort((place[labels], rows))
         in_order = in_order[place[labels][in_order] >= 0]
         ends = np.searchsorted(rows[in_order], np.arange(x.shape[0] + 1))
-        squares = np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+        squares = row_norms(x, squared=True)
         nodes, (scores, variances) = place[labels][in_order], np.zeros((2, len(in_order)), np.float32)
         for level in reversed(self.levels):
             arrays = level.arrays()

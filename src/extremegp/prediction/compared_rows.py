@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.sparse import csr_matrix, issparse
+from sklearn.utils.extmath import row_norms
 
 from extremegp.engine.matrices import FloatMatrix, csr_of
 
@@ -93,7 +94,7 @@ def _largest(x: FloatMatrix, centre: NDArray[np.float32]) -> float:
 def _squares(x: FloatMatrix) -> NDArray[np.float32]:
     """Squared norms of rows."""
     if issparse(x):
-        return np.asarray(x.multiply(x).sum(axis=1), dtype=np.float32).ravel()
+        return np.asarray(row_norms(x, squared=True))
     squares: NDArray[np.float32] = np.einsum("nd,nd->n", x, x)
     return squares
 
@@ -101,7 +102,7 @@ def _squares(x: FloatMatrix) -> NDArray[np.float32]:
 def _norms(x: FloatMatrix) -> NDArray[np.float64]:
     """Norms of rows, of any numbers that float32 can hold."""
     if issparse(x):
-        return np.sqrt(np.asarray(x.astype(np.float64).multiply(x).sum(axis=1)).ravel())
+        return np.asarray(row_norms(x.astype(np.float64)))
     norms: NDArray[np.float64] = np.sqrt(np.einsum("nd,nd->n", x, x, dtype=np.float64))
     return norms
 

@@ -31,8 +31,10 @@ from extremegp.metrics.topk import PAD
 from extremegp.prediction.decisions import Candidates
 from extremegp.prediction.known_labels import GivenVariance, InstanceNoise
 from extremegp.prediction.label_scatter import LabelScatter
+from extremegp.threads import alone
 
 _BLOCK_ELEMENTS = 1 << 22
+_LITTLE = 1 << 17
 _DRAWN_ELEMENTS = 1 << 24
 _ROWS_LOOKED_AT = 256
 _MIN_LABELS = 1 << 14
@@ -103,7 +105,7 @@ class Predictor:
         for rows in self._row_slices(x, max(widest, self._width)):
             block = self._inputs(x, rows)
             logits = None if mean_logits is None else torch.from_numpy(mean_logits[rows]).to(self._like)
-            with torch.no_grad():
+            with torch.no_grad(), alone((rows.stop - rows.start) * self._width < _LITTLE):
                 utilities = self._model.utilities(self._conditioned, block, logits)
                 utilities.latents  # noqa: B018 (worked out here, without gradients)
             yield rows, utilities

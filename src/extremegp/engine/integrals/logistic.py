@@ -25,12 +25,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from functools import lru_cache
-from typing import Any
+from typing import Any, no_type_check
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 from torch.autograd.function import once_differentiable
+
+from extremegp.engine.compiled import in_lanes
 
 _QUADRATURE_NODES = 10
 _QUADRATURE_LIMIT = 0.9
@@ -49,6 +52,7 @@ _INV_SQRT_2PI = 1.0 / math.sqrt(2.0 * math.pi)
 # Temporaries of this many elements mostly stay in cache, and are enough for torch to split over two threads.
 _CPU_PIECE = 1 << 17
 _GPU_PIECE = 1 << 21
+_LANE_PIECE = 1 << 12
 _RULE_ROWS = 8  # temporaries of the rule that needs most
 _PICK_ROWS = 5  # mean, variance and three results of the elements picked out for a rule
 
@@ -101,7 +105,51 @@ def expected_sigmoid(mean: Tensor, variance: Tensor) -> Tensor:
     Raises:
         TypeError: if an input is neither float32 nor float64.
     """
-    return softplus_moments(mean, variance)[1]
+    if mean.device.type != "cpu":
+        return softplus_moments(mean, variance)[1]
+    mean, variance = promoted(mean.detach(), variance.detach())
+    found = torch.empty(mean.numel(), dtype=mean.dtype)
+    flat = (part.reshape(-1).numpy() for part in (mean, variance))
+    _sigmoids(-(-mean.numel() // _LANE_PIECE), *flat, *_of_rules(), found.numpy())
+    return found.view(mean.shape)
+
+
+@in_lanes
+@no_type_check
+def _sigmoids(
+    lane: int, n_lanes: int, means: Any, variances: Any, nodes: Any, node_weights: Any, shares: Any, scales: Any,
+    found: Any,
+) -> None:  # fmt: skip
+    """E sigma by the rules of this file, an element at a time: of few elements in a hundredth of the time.
+
+    Args:
+        lane: which part of the work.
+        n_lanes: of how many.
+        means: n.
+        variances: n.
+        nodes: the positive half of those of the quadrature.
+        node_weights: theirs.
+        shares: p of the mixture.
+        scales: c of the mixture.
+        found: results, n.
+    """
+    for start in range(lane * _LANE_PIECE, len(means), n_lanes * _LANE_PIECE):
+        for i in range(start, min(start + _LANE_PIECE, len(means))):
+            mean, variance, total = -abs(float(means[i])), float(variances[i]), 0.0
+            if variance <= _QUADRATURE_LIMIT:
+                t, deviation = np.exp(mean), np.sqrt(variance)
+                for j in range(len(nodes)):
+                    rise = np.exp(nodes[j] * deviation)
+                    pair = t * (rise + 1 / rise)
+                    total += node_weights[j] * (pair + 2 * t * t) / (1 + pair + t * t)
+            elif mean + variance / 2 < 0:
+                for j in range(len(scales)):
+                    total += shares[j] / 2 * math.erfc((mean + variance) / np.sqrt(2 * (variance + scales[j])))
+                total *= np.exp(mean + variance / 2)
+            else:
+                for j in range(len(scales)):
+                    total += shares[j] / 2 * math.erfc(-mean / np.sqrt(2 * (variance + scales[j])))
+            found[i] = 1 - total if means[i] > 0 else total
 
 
 @torch.no_grad()
@@ -137,6 +185,14 @@ def softplus_moments(mean: Tensor, variance: Tensor) -> tuple[Tensor, Tensor, Te
 def _hermite(count: int) -> tuple[tuple[float, ...], tuple[float, ...]]:
     nodes, weights = np.polynomial.hermite_e.hermegauss(count)
     return tuple(nodes.tolist()), tuple((weights / weights.sum()).tolist())
+
+
+@lru_cache(maxsize=1)
+def _of_rules() -> tuple[NDArray[np.float64], ...]:
+    """What `_sigmoids` takes of the two rules."""
+    nodes, weights = (np.array(part[_QUADRATURE_NODES // 2 :]) for part in _hermite(_QUADRATURE_NODES))
+    shares, scales = np.array(LOGISTIC_MIXTURE).T.copy()
+    return nodes, weights, shares, scales
 
 
 class GaussianExpectation(torch.autograd.Function):
