@@ -40,6 +40,7 @@ OUTSIDE: dict[str, list[Any]] = {
     "transitions": ["markov", None, True],
     "weight_covariance": ["full", None, True],
     "objective": ["likelihood", None, 0],
+    "lengthscale": [0, -1.0, NAN, INFINITY, "1", None, True],
     "prior_variance": [0, -1.0, NAN, INFINITY, "1", None, True],
     "kernel": ["matern52", "cosine", None, 3],
     "ard": ["no", 2, None],

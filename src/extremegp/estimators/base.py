@@ -324,10 +324,14 @@ class VariationalEstimator(GPEstimator):
         score_name: str,
         propensities: NDArray[np.float64] | None = None,
         start_from: VariationalModel | None = None,
+        chosen: dict[str, Any] | None = None,
         **known: Any,
     ) -> None:
-        """Become fitted, perhaps with the hyper-parameters of a model; `known` is what `_adopt` takes besides."""
-        params = self.get_params(deep=False)
+        """Become fitted, perhaps with the hyper-parameters of a model, or with parameters that were chosen.
+
+        `known` is what `_adopt` takes besides.
+        """
+        params = self.get_params(deep=False) | (chosen or {})
         if params.get("features") == "auto":
             params["features"] = known["features"].kind
         if not getattr(params["kernel"], "needs_dense", False):
@@ -338,7 +342,7 @@ class VariationalEstimator(GPEstimator):
             params,
             data,
             held_out,
-            instead=self._instead(),
+            instead=[] if chosen else self._instead(),
             translate=lambda params: self._translated(params, data),
             rng=rng,
             seed=seed,

@@ -37,7 +37,7 @@ from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, regression_points, training_settings
 from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
-from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks
+from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks, start_on_points
 from extremegp.training.regression import spread_regression, start_on_regression
 from extremegp.training.shards import check_shareable
 from extremegp.training.whole import train_whole
@@ -143,6 +143,9 @@ def fit_model(
             reporter.phase(f"{learning} features of all rows by {settings.n_inducing} of them")
         inputs, mean_logits = start_on_landmarks(model, start, known)
         trained = model.of_features()
+    elif settings.latents == "landmarks-point":
+        inputs = start_on_points(model, start, translated["kernel"], translated["lengthscale"])
+        trained = model.of_features()
     else:
         mean_logits, trained = model.start(start), model.without_regression_variance()
     model.to(device=machine.device, dtype=dtype)
@@ -164,12 +167,12 @@ def fit_model(
             raise SettingsError('optimizer="lbfgs" runs in one process: use "adam" for several')
         _check_unfinished(params["checkpoint"])
         options: dict[str, Any] = {"lengths": data.lengths, "weights": data.weights, "spent": spent}
-        history = train_whole(model, data.x, data.y, training, reporter=reporter, **options)
+        history = train_whole(trained, inputs, data.y, training, reporter=reporter, **options)
         if validate is not None:
             history[0][f"validation_{score_name}"] = validate()
-        return FittedModel(
-            model.requires_grad_(False), settings, history, None, plan.lowered, contents, start.selections
-        )
+        model.requires_grad_(False)
+        settings = _with_covariances(trained, settings, inputs, data, translated, seed)
+        return FittedModel(model, settings, history, None, plan.lowered, contents, start.selections)
     history = train(
         trained,
         inputs,
@@ -195,19 +198,41 @@ def fit_model(
     if mean_logits is not None and model.regression_variance is not None:
         spread_regression(model, start, mean_logits)
     model.requires_grad_(False)
-    if data.lengths is not None and translated["weight_covariance"] != "factorised":
-        settings = share_covariances(
-            model,
-            settings,
-            data.x,
-            data.lengths,
-            kl_weight=translated["covariance_kl_weight"],
-            rng=np.random.default_rng(seed),
-            weights=data.row_weights,
-            exactly=translated["weight_covariance"] == "auto",
-            y=data.y,
-        )
+    settings = _with_covariances(trained, settings, inputs, data, translated, seed)
     return FittedModel(model, settings, history, mean_logits, plan.lowered, contents, start.selections)
+
+
+def _with_covariances(
+    model: VariationalModel,
+    settings: ModelSettings,
+    inputs: FloatMatrix,
+    data: Examples,
+    translated: dict[str, Any],
+    seed: int,
+) -> ModelSettings:
+    """What a trained model is, once the functions of sequences share a covariance, if they are to.
+
+    Args:
+        model: of the inputs, changed in place.
+        settings: what it is.
+        inputs: of the training tokens.
+        data: what it was trained on.
+        translated: its parameters.
+        seed: decides the draws.
+    """
+    if data.lengths is None or translated["weight_covariance"] == "factorised":
+        return settings
+    return share_covariances(
+        model,
+        settings,
+        inputs,
+        data.lengths,
+        kl_weight=translated["covariance_kl_weight"],
+        rng=np.random.default_rng(seed),
+        weights=data.row_weights,
+        exactly=translated["weight_covariance"] == "auto",
+        y=data.y,
+    )
 
 
 def _check_unfinished(checkpoint: str | Path | None) -> None:
@@ -243,7 +268,7 @@ def _planned(
             points["mean_points"] = kept(n_points=n_points)
         if n_variance := variance_points(params, n_points):
             points["variance_points"] = kept(n_points=n_variance)
-        if params["latents"] in CLOSED:
+        if params["latents"] in (*CLOSED, "landmarks-point"):
             points["landmarks"] = kept(n_points=landmark_count(params, n_rows=x.shape[0], n_labels=y.shape[1]))
         settings = model_settings(params, **sizes, **points, blocks=data.blocks)
         training = training_settings(params, model=settings, n_rows=data.n_units, seed=seed)

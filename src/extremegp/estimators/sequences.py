@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Self
@@ -19,16 +20,26 @@ from extremegp.data.sequence_features import WEIGHTINGS, SequenceFeatures
 from extremegp.data.soft_labels import refuse_soft_sequences
 from extremegp.engine.kernels import Kernel
 from extremegp.engine.likelihoods import Likelihood
+from extremegp.engine.selection import Selection
 from extremegp.errors import DataError, SettingsError
 from extremegp.estimators.distances import fit_novelty, read_once
 from extremegp.estimators.examples import Examples, split
-from extremegp.estimators.fitting import DTYPES
+from extremegp.estimators.fitting import DTYPES, checked_device
 from extremegp.estimators.parameters import TrainingParameters
+from extremegp.estimators.sequence_choice import choose_functions
 from extremegp.estimators.sequence_sets import DecidesSequences
 from extremegp.estimators.token_labels import DECODINGS, MOST_DRAWS, Decoding, LabelsTokens
 from extremegp.estimators.weights import without_absent
 from extremegp.settings.domains import choice, number
 from extremegp.settings.resolve import sequence_params
+from extremegp.training.distributed import world
+
+_OF_FUNCTIONS = (
+    "latents", "linear_term", "transitions", "objective", "prior_variance", "kernel", "lengthscale", "ard",
+    "frequencies", "n_layers", "n_hidden", "n_random_features", "n_reduced", "feed_forward", "n_inducing", "posterior",
+    "weight_covariance", "kl_weight", "n_train_draws", "epochs", "batch_size", "learning_rate", "optimizer",
+    "natural_step", "frequencies_from", "hyperparameters_from", "patience",
+)  # fmt: skip
 
 
 @dataclass(kw_only=True, repr=False, eq=False)
@@ -119,12 +130,15 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
     hash_size: int | None = None
     weighting: Literal["none", "idf"] = "none"
     labels: Sequence[Any] | None = None
-    latents: Literal["auto", "random-features", "gp", "linear", "linear-mean-field", "linear-point"] = "auto"
+    latents: Literal[
+        "auto", "random-features", "gp", "landmarks-point", "linear", "linear-mean-field", "linear-point"
+    ] = "auto"
     linear_term: bool = False
-    transitions: Literal["gaussian", "indexed", "point", "none"] = "gaussian"
+    transitions: Literal["auto", "gaussian", "indexed", "point", "none"] = "auto"
     objective: Literal["exact", "pseudo-likelihood"] = "exact"
     prior_variance: float = 20.0
     kernel: str | Kernel = "auto"
+    lengthscale: float = 1.0
     ard: bool = True
     frequencies: Literal["prior-fixed", "var-fixed", "var-resampled"] = "prior-fixed"
     n_layers: int = 1
@@ -191,9 +205,11 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
             held_codes, _ = encode_label_sequences(validation[1], held_lengths, space, "ignore", missing="keep")
             held_y, labelled = one_hot(np.maximum(held_codes, -1), len(space)), _known(held_codes != MISSING)
             held_out = Examples(held_x, held_y, held_lengths, labelled=labelled)
+        chosen, selection = self._choice(data, rng)
         self._train(
             data,
             held_out,
+            chosen=chosen,
             rng=rng,
             seed=seed,
             score_name="accuracy",
@@ -204,8 +220,24 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
             n_rows=len(codes),
             novelty=fit_novelty(features, X, x),
         )
+        if selection is not None:
+            self.hyperparameters_ = [selection, *(self.hyperparameters_ or [])]
         self.detected_scheme_ = detected.name
         return self
+
+    def _choice(self, data: Examples, rng: np.random.Generator) -> tuple[dict[str, Any] | None, Selection | None]:
+        """The parameters of the functions, where nobody has said anything of them, and what was tried for them."""
+        if not self._has_defaults(*_OF_FUNCTIONS) or world(checked_device(self.device)).size > 1:
+            return None, None
+        started = time.monotonic()
+        chosen, selection = choose_functions(self.get_params(deep=False), data, self._translated, rng)
+        if self.time_budget is not None:
+            chosen["time_budget"] = max(self.time_budget - (time.monotonic() - started), 1e-3)
+        return chosen, selection
+
+    def _has_defaults(self, *names: str) -> bool:
+        defaults = {name: entry.default for name, entry in inspect.signature(type(self)).parameters.items()}
+        return all(getattr(self, name) == defaults[name] for name in names)
 
     def _translated(self, params: dict[str, Any], data: Examples | None) -> dict[str, Any]:
         if data is None or data.lengths is None:
@@ -219,8 +251,7 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
     def _instead(self) -> list[dict[str, Any]]:
         # Whoever chose anything about the latent functions is left with it.
         of_latents = ("latents", "kernel", "n_layers", "n_random_features", "n_reduced", "linear_term", "frequencies")
-        defaults = {name: entry.default for name, entry in inspect.signature(type(self)).parameters.items()}
-        if self.time_budget is None or any(getattr(self, name) != defaults[name] for name in of_latents):
+        if self.time_budget is None or not self._has_defaults(*of_latents):
             return []
         return [{"latents": "linear-mean-field"}, {"latents": "linear-point", "transitions": "point"}]
 

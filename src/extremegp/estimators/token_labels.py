@@ -132,10 +132,11 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
         Returns:
             For every sequence T numbers each: the entropy of its tokens' marginals, their mean entropy at draws of the
             posterior, the difference of the two, all in nats; the variance of the tokens' utilities over the draws; and
-            the tokens' p-values.
+            the tokens' p-values. Where predictions are those of the most probable functions, as by default, this is
+            about their posterior all the same, and the entropies are those of what it says.
         """
         X = read_once(X)
-        found = self._of_tokens(X, ChainDraws.uncertainty, given)
+        found = self._of_tokens(X, ChainDraws.uncertainty, given, drawn=True)
         novelty = [np.full(len(part), np.nan) for part in found] if self.novelty_ is None else self.predict_novelty(X)
         return [
             uncertainty(part[:, 0], part[:, 1], part[:, 2], of_tokens)
@@ -199,14 +200,31 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
             SettingsError: `n_draws` is outside its domain, as in an altered model.
         """
         n_draws = number("n_draws", self.n_draws, low=1, high=MOST_DRAWS, integer=True)
-        return super().predictor().using(n_draws=n_draws)
+        if not self._predicts_by_mode:
+            return super().predictor().using(n_draws=n_draws)
+        model = self.model_
+        return self._kept.get("predictor at mode", lambda: Predictor(model, at_mode=True), model)
 
-    def blocks(self, X: Any, given: Any = None) -> tuple[NDArray[np.int64], Iterator[ChainDraws]]:
+    @property
+    def _predicts_by_mode(self) -> bool:
+        """Whether predictions are those of the most probable functions, whose variance was chosen for these.
+
+        Their posterior, which is found afterwards, is for uncertainty.
+        """
+        check_is_fitted(self, "model_")
+        settings = self.settings_
+        points = settings.latents in ("linear-point", "landmarks-point") and settings.transitions in ("point", "none")
+        return points and settings.weight_covariance == "shared"
+
+    def blocks(
+        self, X: Any, given: Any = None, *, drawn: bool = False
+    ) -> tuple[NDArray[np.int64], Iterator[ChainDraws]]:
         """The lengths of sequences, and what draws of the posterior say of them, a block at a time.
 
         Args:
             X: as in `fit`.
             given: labels that are known, as in `predict`.
+            drawn: of the posterior also where predictions are those of its mode.
 
         Raises:
             DataError: X or the labels cannot be used.
@@ -214,12 +232,19 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
         X = read_once(X)
         x, lengths = self._features(X)
         known = None if given is None else encode_known_labels(given, lengths, self.label_space_)
-        return lengths, self._blocks(X, x, lengths, known)
+        return lengths, self._blocks(X, x, lengths, known, drawn=drawn)
 
     def _blocks(
-        self, X: Any, x: FloatMatrix, lengths: NDArray[np.int64], known: NDArray[np.int64] | None
+        self,
+        X: Any,
+        x: FloatMatrix,
+        lengths: NDArray[np.int64],
+        known: NDArray[np.int64] | None,
+        *,
+        drawn: bool = False,
     ) -> Iterator[ChainDraws]:
-        blocks, legal = self.predictor().blocks(x, lengths, self._unseen(X)), self._legal()
+        predictor = super().predictor().using(n_draws=self.n_draws) if drawn else self.predictor()
+        blocks, legal = predictor.blocks(x, lengths, self._unseen(X)), self._legal()
         if legal is not None:
             blocks = (block.within(legal) for block in blocks)
         if known is None or not (known >= 0).any():
@@ -274,10 +299,10 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
         return self.features_.unknown_squares(X) if self.settings_.weight_covariance == "shared" else None
 
     def _of_tokens(
-        self, X: Any, values: Callable[[ChainDraws], torch.Tensor], given: Any = None
+        self, X: Any, values: Callable[[ChainDraws], torch.Tensor], given: Any = None, *, drawn: bool = False
     ) -> list[NDArray[np.float32]]:
         """What tokens have a row of, split into sequences."""
-        lengths, blocks = self.blocks(X, given)
+        lengths, blocks = self.blocks(X, given, drawn=drawn)
         rows = [values(block).cpu().numpy().astype(np.float32) for block in blocks]
         return np.split(np.concatenate(rows), np.cumsum(lengths)[:-1])
 

@@ -57,6 +57,7 @@ class Predictor:
         noise: scatter of the instances, used with `given` only; by default there is none, as in the papers.
         given_variance: what known labels do to the variance of a utility: "laplace" reduces it, "map" leaves it.
         n_draws: R, of the posterior, for sequences.
+        at_mode: take the most probable functions in place of the posterior, where the latents tell them apart.
         seed: decides the draws. A sequence has the same ones whatever it is predicted with.
     """
 
@@ -69,9 +70,10 @@ class Predictor:
         given_variance: GivenVariance = "laplace",
         n_draws: int = 1,
         seed: int = 0,
+        at_mode: bool = False,
     ) -> None:
         self._model, self.n_draws, self.seed = model, n_draws, seed
-        self._conditioned = model.latents.condition(seed)
+        self._conditioned = model.latents.at_mode() if at_mode else model.latents.condition(seed)
         variance = model.regression_variance
         self._width = max(self._conditioned.width, 512, 0 if variance is None else len(variance.landmarks))
         bias = model.mixing.bias

@@ -68,8 +68,9 @@ def latents_asked(params: dict[str, Any], *, n_rows: int, n_labels: int) -> dict
         SettingsError: a parameter is outside its domain, or does not go with latents that are asked for.
     """
     latents, kernel, likelihood = params["latents"], params["kernel"], params["likelihood"]
-    if latents != "auto" and latents not in LATENTS:
-        choice("latents", latents, ("auto", *LATENTS))
+    of_rows = [name for name in LATENTS if name != "landmarks-point"]
+    if latents != "auto" and latents not in of_rows:
+        choice("latents", latents, ("auto", *of_rows))
     # What is no likelihood is refused by who knows what there are.
     known = isinstance(likelihood, Part) or likelihood in LIKELIHOODS
     part = part_class("likelihood", likelihood) if known else None

@@ -43,7 +43,16 @@ PosteriorName = Literal["shared-basis", "mean-field", "full", "full-u", "parsimo
 InducingName = Literal["free", "subspace", "subspace-basis", "sparse", "separate"]
 Space = Literal["input", "subspace"]
 MixingName = Literal["factor", "identity"]
-LatentsName = Literal["gp", "landmarks", "regression", "linear", "linear-mean-field", "linear-point", "random-features"]
+LatentsName = Literal[
+    "gp",
+    "landmarks",
+    "landmarks-point",
+    "regression",
+    "linear",
+    "linear-mean-field",
+    "linear-point",
+    "random-features",
+]
 LinearTermPosterior = Literal["shared", "point"]
 WeightCovarianceName = Literal["factorised", "shared"]
 WEIGHT_COVARIANCES: tuple[str, ...] = get_args(WeightCovarianceName)
@@ -176,9 +185,10 @@ class ModelSettings:
         mixing = MIXINGS[self.mixing].make(self, n_utilities)
         mean: MeanFunction | None = None
         features = variance = None
+        if LATENTS[self.latents].part.of_features:
+            features = Landmarks(self.n_inducing, self.n_landmark_stored, self.n_features, blocks=self.blocks)
         if self.latents == "landmarks":
             assert likelihood.link is not None
-            features = Landmarks(self.n_inducing, self.n_landmark_stored, self.n_features, blocks=self.blocks)
             mean = FeatureRegression(self.n_inducing, k, link=likelihood.link)
         if self.n_mean_points and self.latents != "regression":
             assert likelihood.link is not None
@@ -211,7 +221,11 @@ class ModelSettings:
 
         def term(s: ModelSettings) -> Latents:
             return LinearFunctions(
-                s.n_features, n_functions, prior_variance=s.prior_variance, posterior=s.linear_posterior
+                s.n_features,
+                n_functions,
+                prior_variance=s.prior_variance,
+                posterior=s.linear_posterior,
+                stays_point=s.linear_posterior == "point",
             )
 
         return SumLatents([latents, *self._of_blocks(term)])
@@ -219,7 +233,7 @@ class ModelSettings:
     def _make_latents(self, p: int) -> Latents:
         """P functions, or their sum over blocks; kernels of sparse GPs are sums themselves."""
         make = LATENTS[self.latents].make
-        if self.latents in ("gp", "landmarks", "regression"):
+        if self.latents in ("gp", "landmarks", "landmarks-point", "regression"):
             return make(self, p)
         terms = self._of_blocks(lambda settings: make(settings, p))
         return terms[0] if len(terms) == 1 else SumLatents(terms)

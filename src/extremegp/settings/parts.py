@@ -19,7 +19,15 @@ from extremegp.engine.inducing import (
     SubspaceInducingInputs,
 )
 from extremegp.engine.kernels import Kernel
-from extremegp.engine.latents import DeepRandomFeatures, FeatureGP, Latents, LinearFunctions, RegressionGP, SparseGP
+from extremegp.engine.latents import (
+    DeepRandomFeatures,
+    FeatureGP,
+    LandmarkFunctions,
+    Latents,
+    LinearFunctions,
+    RegressionGP,
+    SparseGP,
+)
 from extremegp.engine.likelihoods import (
     AugmentReduceLogit,
     AugmentReduceSoftmax,
@@ -186,6 +194,9 @@ LATENTS: dict[str, Entry[Latents]] = {
     "linear": _linear("shared"),
     "linear-mean-field": _linear("mean-field"),
     "linear-point": _linear("point"),
+    "landmarks-point": Entry(
+        LandmarkFunctions, lambda s, p: LandmarkFunctions(s.n_inducing, p, prior_variance=s.prior_variance)
+    ),
     "random-features": Entry(DeepRandomFeatures, _random_features),
 }
 MIXINGS: dict[str, Entry[Mixing]] = {
@@ -233,7 +244,7 @@ CLASS_LIKELIHOODS = tuple(
     name for name, entry in LIKELIHOODS.items() if entry.part.has_classes and not entry.part.has_sequences
 )
 SEQUENCE_LATENTS = tuple(
-    name for name, entry in LATENTS.items() if not (entry.part.of_features or entry.part.is_closed)
+    name for name, entry in LATENTS.items() if not (entry.part is FeatureGP or entry.part.is_closed)
 )
 KERNEL_NAMES = tuple(name + white for white in ("", WHITE) for name in KERNELS)
 

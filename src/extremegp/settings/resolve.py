@@ -30,11 +30,12 @@ _BIAS_VARIANCE = 4.0  # of the labels of sequences
 # Of sequences, by latents: steps that bring a model from its start to where more steps change little, peak rates of
 # learning, and weights of the KL: factorised posteriors of functions that share their weights are too wide, so that
 # less of it predicts better.
-_STEPS = {"random-features": 1000, "gp": 300, "linear": 400, "linear-mean-field": 400, "linear-point": 300}
-_RATES = {"random-features": 0.01, "gp": 0.05, "linear": 0.3, "linear-mean-field": 0.3, "linear-point": 0.3}
+_POINTS = ("linear-point", "landmarks-point")
+_STEPS = {"random-features": 1000, "linear": 400, "linear-mean-field": 400} | dict.fromkeys(("gp", *_POINTS), 300)
+_RATES = {"random-features": 0.01, "gp": 0.05} | dict.fromkeys(("linear", "linear-mean-field", *_POINTS), 0.3)
 _KL_WEIGHTS = {"random-features": 0.3, "gp": 0.1, "linear": 0.1, "linear-mean-field": 0.1}
 # Measured on validation parts: a covariance that random features share needs no cold posterior.
-_COVARIANCE_KL_WEIGHTS = _KL_WEIGHTS | {"random-features": 1.0}
+_COVARIANCE_KL_WEIGHTS = _KL_WEIGHTS | {"random-features": 1.0} | dict.fromkeys(_POINTS, 0.1)
 
 
 def regression_points(params: dict[str, Any], *, n_rows: int, n_features: int, n_labels: int) -> int:
@@ -112,7 +113,8 @@ def model_settings(
         n_features=n_features,
         n_labels=n_labels,
         n_latent=n_latent,
-        n_inducing=min(n_inducing, n_rows),
+        n_inducing=landmarks[0] if latents == "landmarks-point" else min(n_inducing, n_rows),
+        n_landmark_stored=landmarks[1] if latents == "landmarks-point" else None,
         linear_term=linear_term,
         inducing=inducing,
         n_subspace=min(n_subspace, n_features, n_rows) if inducing in ("subspace", "subspace-basis") else 0,
@@ -232,7 +234,9 @@ def sequence_params(
         latents = "random-features" if asked or n_features <= _MOST_RANDOM_FEATURES else "linear-mean-field"
     kernel, n_reduced = params["kernel"], params["n_reduced"]
     if isinstance(kernel, str) and kernel == "auto":
-        kernel = {"random-features": "arccos1", "gp": "arccos0"}.get(latents, "linear")
+        kernel = {"random-features": "arccos1", "gp": "arccos0", "landmarks-point": "ard"}.get(latents, "linear")
+    if latents == "landmarks-point":
+        choice("kernel", kernel, ("ard", "se"))
     if n_reduced == "auto":
         wide = n_features > _MOST_RANDOM_FEATURES or params["n_layers"] != 1
         n_reduced = _REDUCED if latents == "random-features" and wide and n_features > _REDUCED else None
@@ -246,10 +250,16 @@ def sequence_params(
         epochs = max(15, math.ceil(_STEPS[latents] * batch_size / n_sequences))
     step, kl_weight = params["natural_step"], params["kl_weight"]
     choice("weight_covariance", params["weight_covariance"], ("auto", *WEIGHT_COVARIANCES))
-    points = latents == "linear-point" and params["transitions"] in ("point", "none")
+    of_points, covariance = latents in _POINTS, params["weight_covariance"]
+    transitions = params["transitions"]
+    if transitions == "auto":
+        transitions = "point" if latents == "landmarks-point" else "gaussian"
+    points = of_points and transitions in ("point", "none")
+    if points and latents == "landmarks-point" and params["optimizer"] == "auto":
+        params = params | {"optimizer": "lbfgs"}
     if params["optimizer"] == "lbfgs":
         if not points:
-            needed = 'latents="linear-point" with transitions="point" or "none"'
+            needed = 'latents="linear-point" or "landmarks-point" with transitions="point" or "none"'
             raise SettingsError(f'optimizer="lbfgs" needs a bound without noise: {needed}')
         if params["patience"] is not None:
             raise SettingsError('optimizer="lbfgs" has no epochs for patience: use "adam"')
@@ -263,7 +273,11 @@ def sequence_params(
         "n_reduced": 0 if n_reduced is None else number("n_reduced", n_reduced, low=1, integer=True),
         "n_random_features": 1000 if n_random == "auto" else n_random,
         # Inducing inputs are inputs of training, and stay there: as wide as these, and sparse.
-        "n_inducing": 500 if n_inducing == "auto" else n_inducing,
+        "lengthscale": number("lengthscale", params["lengthscale"], low=0, open_low=True),
+        "n_inducing": (2000 if latents == "landmarks-point" else 500) if n_inducing == "auto" else n_inducing,
+        "transitions": transitions,
+        # Points are what was asked for.
+        "weight_covariance": "factorised" if covariance == "auto" and of_points else covariance,
         "inducing": "sparse" if latents == "gp" else "free",
         "n_subspace": "auto",
         "support_size": n_stored,

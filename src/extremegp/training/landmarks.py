@@ -8,7 +8,7 @@ chosen by the log-likelihood of rows held out of a part of the training rows.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 import numpy as np
@@ -22,13 +22,13 @@ from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.kernel_choice import learn_kernel
 from extremegp.engine.landmarks import Landmarks
 from extremegp.engine.latents import FeatureGP
-from extremegp.engine.lengthscales import Learnt, chosen
+from extremegp.engine.lengthscales import Learnt, chosen, learn_lengthscales
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mixing import FactorMixing, IdentityMixing
 from extremegp.engine.model import VariationalModel
 from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
-from extremegp.engine.sparse import fill
+from extremegp.engine.sparse import Matrix, fill
 from extremegp.training.grids import climbed
 from extremegp.training.label_variances import widen
 from extremegp.training.landmark_trial import TRIAL_ROWS, HeldOut, SomeRows, Trial
@@ -195,6 +195,45 @@ def start_on_landmarks(
             mean.slope.copy_(cast(FeatureRegression, known.mean_function).slope)
             latents.posterior.q_mean.copy_(_told_by(landmarks, known))
     return features.numpy(), logits
+
+
+def start_on_points(
+    model: VariationalModel, data: TrainingData, kernel: str, lengthscale: float
+) -> NDArray[np.float32]:
+    """Start a model of the most probable functions with landmarks, in place; the features of the training rows.
+
+    Args:
+        model: whose latent functions have landmarks.
+        data: what is trained on.
+        kernel: "ard" for weights of the features that are those of the regression of the labels, "se" for 1.
+        lengthscale: what distances are divided by.
+    """
+    landmarks = model.features
+    assert landmarks is not None
+    model.start(data)
+    points = data.x[chosen(data.n_rows, len(landmarks))]
+    set_kernel(landmarks, points, kernel, lengthscale, lambda: learnt_of_labelled(data))
+    features: NDArray[np.float32] = landmarks.rotate(data.x, data.weights).numpy()
+    return features
+
+
+@torch.no_grad()
+def set_kernel(
+    landmarks: Landmarks, points: Matrix, kernel: str, lengthscale: float, learnt: Callable[[], Learnt]
+) -> None:
+    """Give landmarks their rows and the kernel that `start_on_points` takes."""
+    found = learnt() if kernel == "ard" else Learnt(np.zeros(points.shape[1], np.float32), 1.0, np.ones(1, np.float32))
+    landmarks.kept.keep(points)
+    landmarks.kept.set_kernel(found._replace(log_weights=found.log_weights - np.float32(2 * math.log(lengthscale))))
+
+
+def learnt_of_labelled(data: TrainingData) -> Learnt:
+    """The kernel of the regression of the labels on rows that have one."""
+    labelled = np.flatnonzero(np.diff(data.y.indptr))
+    weights = None if data.weights is None else data.weights[labelled]
+    learnt = learn_lengthscales(data.x[labelled], data.y[labelled], rng=data.rng, weights=weights)
+    data.selections.extend(learnt.selections(with_noise=False))
+    return learnt
 
 
 def _known(model: VariationalModel) -> Choice:

@@ -9,7 +9,7 @@ from extremegp.engine.latents.base import (
     WeightedLatents,
 )
 from extremegp.engine.latents.columns import ColumnLatents
-from extremegp.engine.latents.features import FeatureGP
+from extremegp.engine.latents.features import FeatureGP, LandmarkFunctions
 from extremegp.engine.latents.linear import LinearFunctions
 from extremegp.engine.latents.random_features import DeepRandomFeatures
 from extremegp.engine.latents.regression import RegressionGP
@@ -21,6 +21,7 @@ __all__ = [
     "DeepRandomFeatures",
     "FeatureGP",
     "JoinedLatents",
+    "LandmarkFunctions",
     "Latents",
     "LinearFunctions",
     "Marginals",

@@ -102,6 +102,10 @@ class Latents(Part):
             functions: condition these alone, numbers ascending, and leave out what the others take; all by default.
         """
 
+    def at_mode(self) -> ConditionedLatents:
+        """As `condition`, and where the posterior has a mode that was found before its covariance, that alone."""
+        return self.condition()
+
     def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
         """What in it is linear in features that stay, with the number of its first function."""
         return iter(())

@@ -8,7 +8,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.latents.base import ConditionedLatents, ConditionedWeights, Latents, Marginals
+from extremegp.engine.latents.linear import LinearFunctions
 from extremegp.engine.posteriors import ConditionedPosterior, MeanField
 from extremegp.engine.sparse import Inputs
 
@@ -52,6 +53,48 @@ class FeatureGP(Latents):
 
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedFeatureGP:
         return ConditionedFeatureGP(self.posterior, functions)
+
+
+class LandmarkFunctions(LinearFunctions):
+    """The same functions with variance t, which stays, at their most probable weights; these may share a covariance.
+
+    Args:
+        n_features: M.
+        n_functions: P.
+        prior_variance: t.
+    """
+
+    needs_dense = of_features = True
+
+    def __init__(self, n_features: int, n_functions: int, *, prior_variance: float) -> None:
+        super().__init__(n_features, n_functions, prior_variance=prior_variance, posterior="point")
+
+    def unseen_prior(self, squares: Float[Tensor, " B"]) -> Float[Tensor, " B"]:
+        # In units of an average row: what is far from another by as much is nearly independent of it.
+        return -self.prior_scale * torch.expm1(-squares)
+
+    def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
+        if self.covariance is None:
+            return super().condition(seed, functions)
+        mean = self.q_mean if functions is None else self.q_mean.index_select(1, functions)
+        return _WithRest(self, mean, lambda: self._kl(mean, None))
+
+
+class _WithRest(ConditionedWeights):
+    """Functions of landmarks with a covariance of their weights, and what the landmarks leave out of the prior."""
+
+    def marginals(self, x: Inputs) -> Marginals:
+        assert isinstance(x, Tensor)
+        mean, variance = super().marginals(x)
+        return Marginals(mean, variance + self.latents.prior_scale * left_out(x))
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        assert isinstance(x, Tensor)
+        drawn = super().draws(x, lengths, n_draws, generator)
+        noise = torch.randn(drawn.shape, generator=generator, device=drawn.device, dtype=drawn.dtype)
+        return drawn + (self.latents.prior_scale * left_out(x)).sqrt() * noise
 
 
 class ConditionedFeatureGP(ConditionedLatents):

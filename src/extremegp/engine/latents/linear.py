@@ -24,7 +24,7 @@ class LinearFunctions(WeightedLatents):
     The posterior is q(v_pd) = N(mean_pd, t2 r_pd), r the ratio of posterior to prior variance. "shared" has one ratio
     per feature for all functions, so that the variance costs one sparse product for all of them; "mean-field" has one
     for each; "point" is the mean alone, penalised by its prior, whose variance stays fixed (T 3.22). Once they are
-    trained the first two may share a covariance matrix in place of ratios, see `WeightCovariance`.
+    trained they may share a covariance matrix in place of ratios, see `WeightCovariance`.
 
     Args:
         n_features: D.
@@ -32,6 +32,7 @@ class LinearFunctions(WeightedLatents):
         prior_variance: t2 at the start; it is learnt.
         variance_ratio: start of every r.
         posterior: the family.
+        stays_point: whether it is a point that is never given a covariance.
     """
 
     def __init__(
@@ -42,9 +43,10 @@ class LinearFunctions(WeightedLatents):
         prior_variance: float = 1.0,
         variance_ratio: float = 0.25,
         posterior: LinearPosterior = "shared",
+        stays_point: bool = False,
     ) -> None:
         super().__init__()
-        self.n_functions = n_functions
+        self.n_functions, self.stays_point = n_functions, stays_point
         self.q_mean = nn.Parameter(torch.zeros(n_features, n_functions))
         self.log_ratio: nn.Parameter | None = None
         if posterior != "point":
@@ -55,7 +57,7 @@ class LinearFunctions(WeightedLatents):
         )
 
     def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
-        if self.log_ratio is not None or self.covariance is not None:
+        if not self.stays_point:
             yield 0, self
 
     @property
@@ -87,6 +89,9 @@ class LinearFunctions(WeightedLatents):
         own_ratio = None if ratio is None else _columns(ratio, functions)
         log_variance = None if log_variance is None else _columns(log_variance, functions)
         return _ConditionedLinear(mean, log_variance, lambda: self._kl(mean, own_ratio))
+
+    def at_mode(self) -> ConditionedLatents:
+        return _ConditionedLinear(self.q_mean, None, lambda: self._kl(self.q_mean, None))
 
     def _kl(self, mean: Float[Tensor, "D L"], log_ratio: Tensor | None) -> Float[Tensor, ""]:
         """1/2 sum_pd [r_pd + mean_pd^2 / t2 - 1 - log r_pd]; of a point, 1/2 sum_pd mean_pd^2 / t2."""
