@@ -29,7 +29,7 @@ from extremegp.engine.selection import Selection
 from extremegp.estimators.examples import Examples
 from extremegp.prediction.predictor import Predictor
 from extremegp.settings.resolve import model_settings, training_settings
-from extremegp.training import NoReporter
+from extremegp.training import NoReporter, ProgressReporter, Reporter
 from extremegp.training.landmarks import learnt_of_labelled, set_kernel
 from extremegp.training.whole import train_whole
 
@@ -72,18 +72,40 @@ def choose_functions(
         translate: from these to those that `model_settings` and `training_settings` take, for data.
         rng: decides what is held out.
     """
-    started, budget = time.monotonic(), params["time_budget"]
     splits = [*_splits(data, rng)]
     best = _CANDIDATES[0]
+    # Of linear functions of very many tokens it would take longer than they do.
+    covariance = {"weight_covariance": "shared" if data.x.shape[0] <= _MOST_OF_LANDMARKS else "factorised"}
     if not splits:
-        return _params(best, VARIANCES[best.first]), None
+        return _params(best, VARIANCES[best.first]) | covariance, None
+    reporter = ProgressReporter() if params["verbose"] else NoReporter()
+    try:
+        tried = _tried(params, splits, translate, reporter, large=data.x.shape[0] > _MOST_OF_LANDMARKS)
+    finally:
+        reporter.close()
+    won = max(tried, key=lambda key: tried[key])
+    named: dict[str, str | float] = dict(zip(("latents", "kernel", "lengthscale", "prior_variance"), won, strict=True))
+    found = _params(_Functions(*won[:3], 0), won[3]) | covariance
+    return found, Selection.of(_BY, named, tried.items())
+
+
+def _tried(
+    params: dict[str, Any],
+    splits: list[_Split],
+    translate: Callable[[dict[str, Any], Examples], dict[str, Any]],
+    reporter: Reporter,
+    *,
+    large: bool,
+) -> dict[tuple[str, str, float, float], float]:
+    """What functions are worth, with the variances that were looked at."""
+    started, budget = time.monotonic(), params["time_budget"]
     tried: dict[tuple[str, str, float, float], float] = {}
-    for functions in _CANDIDATES:
-        of_landmarks = functions.latents == "landmarks-point"
-        if of_landmarks and data.x.shape[0] > _MOST_OF_LANDMARKS:
+    for place, functions in enumerate(_CANDIDATES):
+        if large and functions.latents == "landmarks-point":
             continue
         if budget is not None and tried and time.monotonic() - started > _SHARE_OF_BUDGET * budget:
             break
+        reporter.work("choosing functions by sequences held out", place / len(_CANDIDATES))
         trials = [split.trial(params, functions, translate) for split in splits]
 
         def score(place: int, trials: list[_Trial] = trials, functions: _Functions = functions) -> float:
@@ -96,10 +118,7 @@ def choose_functions(
         step = 1 if score(at + 1) > score(at) else -1
         while 0 <= at + step < len(VARIANCES) and score(at + step) > score(at):
             at += step
-    won = max(tried, key=lambda key: tried[key])
-    named: dict[str, str | float] = dict(zip(("latents", "kernel", "lengthscale", "prior_variance"), won, strict=True))
-    found = _params(_Functions(*won[:3], 0), won[3])
-    return found, Selection.of(_BY, named, tried.items())
+    return tried
 
 
 def _params(functions: _Functions, variance: float) -> dict[str, Any]:
@@ -110,7 +129,6 @@ def _params(functions: _Functions, variance: float) -> dict[str, Any]:
         "prior_variance": variance,
         "transitions": "point",
         "optimizer": "lbfgs",
-        "weight_covariance": "shared",
     }
 
 

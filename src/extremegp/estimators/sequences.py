@@ -61,15 +61,22 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
             probability is then small in place of zero. None if there are no others.
         latents: "random-features" for the (deep) Gaussian process of D 4.3; "gp" for a sparse one on M training tokens;
             or functions linear in the features, "linear" with a Gaussian posterior whose relative variances labels
-            share, "linear-mean-field" with one for each, "linear-point" without. "auto" is "random-features" up to
-            50,000 features, and "linear-mean-field" beyond.
+            share, "linear-mean-field" with one for each, "linear-point" without; "landmarks-point" for the most
+            probable functions of a Gaussian process by way of up to 2000 training tokens. With "auto", where nothing
+            else is said of functions, transitions or training, "linear-point" or "landmarks-point" is chosen by
+            training sequences held out; else it is "random-features" up to 50,000 features, and
+            "linear-mean-field" beyond.
         linear_term: add linear functions, without uncertainty, to random features or a sparse GP.
-        transitions: "gaussian" for a V x V Gaussian (SDGP1), "indexed" for V^2 more functions of the token (SDGP2),
+        transitions: "auto" is "point" for functions that are chosen and for landmarks, else "gaussian";
+            "gaussian" for a V x V Gaussian (SDGP1), "indexed" for V^2 more functions of the token (SDGP2),
             "point" for the most probable V x V matrix (a CRF), "none" for independent tokens (the DGP).
         objective: "exact" likelihood of sequences, or "pseudo-likelihood", by pieces, for many labels (D 4.5.3).
-        prior_variance: of a linear function at a token of average length; "linear-point" keeps it, others learn it.
+        prior_variance: of a linear function at a token of average length; points keep it, others learn it.
         kernel: "arccos1" or "se" for random features, or any kernel of `MultiClassGPClassifier` for a sparse GP; "auto"
-            is "arccos1", and "arccos0".
+            is "arccos1", and "arccos0". Of landmarks "se", or "ard", the default, with the lengthscales of the
+            regression of the labels.
+        lengthscale: of landmarks: what those of the regression are multiplied by, or with "se" the lengthscale in units
+            of the length of an average token.
         ard: random features with a lengthscale for every input.
         frequencies: "prior-fixed", "var-fixed" or "var-resampled": how the spectral frequencies are learnt (D 4.4).
         n_layers: layers of random features.
