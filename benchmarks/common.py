@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import platform
 import statistics
@@ -181,8 +182,17 @@ def finish(path: Path | None, result: dict[str, Any], args: argparse.Namespace) 
     print("\nMeasured with " + ", ".join(f"{key} {value}" for key, value in where.items()) + ".")
     if path is not None:
         options = {key: str(value) if isinstance(value, Path) else value for key, value in vars(args).items()}
-        text = json.dumps({"options": options, "machine": where, **result}, indent=2, allow_nan=False)
+        text = json.dumps(_as_json({"options": options, "machine": where, **result}), indent=2, allow_nan=False)
         path.write_text(text + "\n", encoding="utf-8")
+
+
+def _as_json(value: Any) -> Any:
+    """The same with nothing where a number is not finite: there was nothing to measure."""
+    if isinstance(value, dict):
+        return {key: _as_json(part) for key, part in value.items()}
+    if isinstance(value, list | tuple):
+        return [_as_json(part) for part in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def mean_sd(values: Sequence[float], digits: int = 2) -> str:
