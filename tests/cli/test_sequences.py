@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import re
+import shlex
 import signal
 import sys
 from pathlib import Path
@@ -481,3 +482,24 @@ def test_files_are_converted_from_scheme_to_scheme(tmp_path: Path, run: Run) -> 
     source.write_text("He PRP NP\n")
     run.fails("convert", source, out, "--scheme", "IOB2", "--overwrite", naming="'NP' is no tag of a span")
     run.fails("convert", source, out, "--separator", ",", naming="--separator is for files in columns")
+
+
+def test_a_file_of_conllu_becomes_columns_that_training_takes(tmp_path: Path, run: Run) -> None:
+    words = ["1\tDogs\tdog\tNOUN\t_\t_\t2\tnsubj\t_\t_", "2-3\tdon't\t_\t_\t_\t_\t_\t_\t_\t_", "2\tbark\tbark\tVERB"]
+    words[2] += "\t_\t_\t0\troot\t_\t_"
+    (tmp_path / "a.conllu").write_text(
+        "# text = Dogs bark\n" + "\n".join(words) + "\n\n" + words[0].replace("NOUN", "_") + "\n" + words[2] + "\n\n"
+    )
+    out = tmp_path / "a.txt"
+    args = ("convert", tmp_path / "a.conllu", out, "--label-field", "upos", "--fields", "form,lemma")
+    done = run(*args, "--json", tmp_path / "found.json")
+    assert out.read_text() == "Dogs\tdog\tNOUN\nbark\tbark\tVERB\n\nDogs\tdog\t_\nbark\tbark\tVERB\n\n"
+    found = json.loads((tmp_path / "found.json").read_text())
+    assert (found["n_sequences"], found["n_tokens"], found["n_unlabelled"]) == (2, 4, 1)
+    command = next(line for line in done.stdout.splitlines() if line.startswith("Next: "))
+    options = shlex.split(command.removeprefix("Next: extremegp ").replace("MODEL", str(tmp_path / "model")))
+    run(*options, "--quiet")
+    run.fails(*args, naming="--overwrite")
+    run(*args, "--overwrite")
+    run.fails(*args[:3], "--overwrite", "--label-field", "tag", naming="upos")
+    run.fails(*args, "--overwrite", "--scheme", "IOB2", naming="--label-field")

@@ -6,7 +6,8 @@ stopped. Of texts (jsonl) the words of at least two texts are counted, so
 that --features tfidf weighs them.
 
 With --scheme DATA is a file of tokens in columns, whose last are tags of spans,
-and OUT one with the same spans in this scheme.
+and OUT one with the same spans in this scheme. With --label-field DATA is a file
+of CoNLL-U, and OUT one in columns, for train --task sequence.
 
 \b
 Examples:
@@ -17,6 +18,7 @@ Examples:
   extremegp train train --out model
   extremegp evaluate model test
   extremegp convert train.txt train.iobes.txt --scheme IOBES
+  extremegp convert en-ud-train.conllu train.txt --label-field upos --fields form,lemma
 """
 
 from __future__ import annotations
@@ -54,6 +56,8 @@ def convert(
     like: options.Like = None,
     settings: options.WordSettings = None,
     scheme: options.TargetScheme = None,
+    label_field: options.LabelField = None,
+    fields: options.Fields = "form",
     separator: options.Separator = None,
     encoding: options.Encoding = None,
     overwrite: options.Overwrite = False,
@@ -62,8 +66,17 @@ def convert(
 ) -> None:
     """Convert, showing how far it is."""
     report = Report(json, quiet)
-    if scheme is not None:
-        _convert_tags(Source.of(data, context.params), out, scheme, report, overwrite=overwrite)
+    if scheme is not None or label_field is not None:
+        if scheme is not None and label_field is not None:
+            raise SettingsError("--scheme and --label-field are for files of different kinds: give one of them")
+        if out == STANDARD:
+            raise SettingsError("sequences are converted to a file: name one for it, not '-'")
+        if out.exists() and not overwrite:
+            raise DataError("exists already; replace it by --overwrite, or name another file", path=out)
+        if label_field is not None:
+            _convert_fields(data, out, label_field, fields.split(","), report)
+        elif scheme is not None:
+            _convert_tags(Source.of(data, context.params), out, scheme, report)
         return
     for option, value in {"--separator": separator, "--encoding": encoding}.items():
         if value is not None:
@@ -105,14 +118,28 @@ def convert(
     report.result({"out": str(out), **sizes._asdict(), "seconds": report.seconds})
 
 
-def _convert_tags(source: Source, out: Path, scheme: str, report: Report, *, overwrite: bool) -> None:
+def _convert_fields(data: Path, out: Path, label: str, fields: list[str], report: Report) -> None:
+    """Write the words of a file of CoNLL-U in columns, a field of each as its label."""
+    from extremegp.data import read_conllu, write_columns
+
+    sequences, labels = read_conllu(data, label=label, columns=fields)
+    assert labels is not None
+    n_unlabelled = sum(own.count(None) for own in labels)
+    write_columns(out, sequences, [["_" if tag is None else tag for tag in own] for own in labels])
+    n_tokens = sum(map(len, labels))
+    mark = " --unknown-label _" if n_unlabelled else ""
+    report.lines(
+        f"{out}: {len(labels)} sequences, {n_tokens} words" + (f", {n_unlabelled} without a label" if mark else ""),
+        f"Next: extremegp train {shlex.quote(str(out))} --task sequence --separator '\\t'{mark} --out MODEL",
+    )
+    found = {"n_sequences": len(labels), "n_tokens": n_tokens, "n_unlabelled": n_unlabelled}
+    report.result({"out": str(out), **found, "seconds": report.seconds})
+
+
+def _convert_tags(source: Source, out: Path, scheme: str, report: Report) -> None:
     """Write a file in columns with its labels, which are the last, in another scheme."""
     from extremegp.data import convert_tags, detect_scheme, write_columns
 
-    if out == STANDARD:
-        raise SettingsError("tags are converted to a file: name one for it, not '-'")
-    if out.exists() and not overwrite:
-        raise DataError("exists already; replace it by --overwrite, or name another file", path=out)
     sequences, labels = columns.read(source, labelled=True)
     assert labels is not None
     found = detect_scheme(labels)

@@ -397,6 +397,21 @@ TargetScheme = Annotated[
     Literal["IOB1", "IOB2", "IOBES", "BILOU"] | None,
     typer.Option("--scheme", help="Write the labels of a file in columns, OUT, in this scheme, whatever theirs is."),
 ]
+LabelField = Annotated[
+    str | None,
+    typer.Option(
+        "--label-field",
+        metavar="FIELD",
+        help="Write a file in columns, OUT, of one of CoNLL-U, with this field as the label, such as upos; _ where a "
+        "word has none.",
+    ),
+]
+Fields = Annotated[
+    str,
+    typer.Option(
+        "--fields", metavar="FIELD,FIELD", help="The fields of CoNLL-U that are columns beside it, for --label-field."
+    ),
+]
 Spans = Annotated[
     bool,
     typer.Option(
