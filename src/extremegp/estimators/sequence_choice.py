@@ -36,7 +36,7 @@ from extremegp.training.whole import train_whole
 VARIANCES = (1.0, 3.0, 10.0, 30.0, 100.0)
 _SHARE, _ENOUGH, _MOST_SPLITS = 0.25, 2000, 3  # tokens held out
 _N_LANDMARKS = 2000
-_MOST_TOKENS, _MOST_OF_LANDMARKS = 60_000, 30_000
+_MOST_TOKENS = _MOST_OF_LANDMARKS = 30_000
 _SHARE_OF_BUDGET = 0.3
 _BY = "the mean log-likelihood of training tokens, by sequences held out, highest"
 
@@ -180,7 +180,9 @@ class _Split:
             set_kernel(landmarks, points, functions.kernel, functions.lengthscale, lambda: self.learnt)
             a = landmarks.rotate(self.kept.x, self.kept.row_weights).numpy()
             kept, held = self.kept._replace(x=a), self.held._replace(x=landmarks(self.held.x).numpy())
+        budget = params["time_budget"]
         asked = params | _params(_CANDIDATES[0], VARIANCES[0])
+        asked["time_budget"] = None if budget is None else _SHARE_OF_BUDGET / len(VARIANCES) * budget
         return _Trial(translate(asked, kept), kept, held, self.rng)
 
 

@@ -34,6 +34,7 @@ from extremegp.settings.domains import choice, number
 from extremegp.settings.resolve import sequence_params
 from extremegp.training.distributed import world
 
+_LEAST_OF_BUDGET = 0.3
 _OF_FUNCTIONS = (
     "latents", "linear_term", "transitions", "objective", "prior_variance", "kernel", "lengthscale", "ard",
     "frequencies", "n_layers", "n_hidden", "n_random_features", "n_reduced", "feed_forward", "n_inducing", "posterior",
@@ -239,7 +240,9 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
         started = time.monotonic()
         chosen, selection = choose_functions(self.get_params(deep=False), data, self._translated, rng)
         if self.time_budget is not None:
-            chosen["time_budget"] = max(self.time_budget - (time.monotonic() - started), 1e-3)
+            # What is chosen gets its share in any case.
+            left = self.time_budget - (time.monotonic() - started)
+            chosen["time_budget"] = max(left, _LEAST_OF_BUDGET * self.time_budget)
         return chosen, selection
 
     def _has_defaults(self, *names: str) -> bool:
