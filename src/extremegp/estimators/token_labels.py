@@ -212,9 +212,7 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
         Their posterior, which is found afterwards, is for uncertainty.
         """
         check_is_fitted(self, "model_")
-        settings = self.settings_
-        points = settings.latents in ("linear-point", "landmarks-point") and settings.transitions in ("point", "none")
-        return points and settings.weight_covariance == "shared"
+        return self.settings_.is_point and self.settings_.weight_covariance == "shared"
 
     def blocks(
         self, X: Any, given: Any = None, *, drawn: bool = False

@@ -1,7 +1,7 @@
 """The covariance that functions of sequences share, found once they are trained: see `WeightCovariance`.
 
-Its curvatures are expected under the posterior that it makes, so that the two are found in turns. It is that of the
-bound whose KL term counts `kl_weight` times.
+Its curvatures are expected under the posterior that it makes, so that the two are found in turns; of points, those at
+the points, which is Laplace's approximation. It is that of the bound whose KL term counts `kl_weight` times.
 """
 
 from __future__ import annotations
@@ -72,8 +72,10 @@ def share_covariances(
     seed = int(rng.integers(2**31))
     groups: NDArray[np.int64] | None = None
     known = None if y is None else _known_codes(y)
-    for turn in range(_TURNS):
-        curvatures = _curvatures(model, x, lengths, [first > 0 for first, _ in members], seed + turn, known)
+    turns, n_draws = (1, 1) if settings.is_point else (_TURNS, _DRAWS)
+    for turn in range(turns):
+        predictor = Predictor(model, n_draws=n_draws, seed=seed + turn)
+        curvatures = _curvatures(predictor, x, lengths, [first > 0 for first, _ in members], known)
         for (_, latents), curvature in zip(members, curvatures, strict=True):
             scale = curvature / max(kl_weight, _LEAST_KL_WEIGHT) * (1.0 if weights is None else weights)
             if latents.n_weights <= MOST_WEIGHTS:
@@ -91,16 +93,15 @@ def share_covariances(
 
 
 def _curvatures(
-    model: VariationalModel,
+    predictor: Predictor,
     x: Matrix,
     lengths: NDArray[np.int64],
     pairs: list[bool],
-    seed: int,
     known: NDArray[np.int64] | None = None,
 ) -> list[NDArray[np.float64]]:
     """Of all tokens, expected under the posterior, for functions of labels or of pairs of labels."""
     found, ends = [], np.cumsum(lengths)
-    for block in Predictor(model, n_draws=_DRAWS, seed=seed).blocks(x, lengths):
+    for block in predictor.blocks(x, lengths):
         if known is not None:
             first, last = block.sequences.start, block.sequences.stop - 1
             own = torch.from_numpy(known[ends[first] - lengths[first] : ends[last]]).to(block.lengths.device)

@@ -176,6 +176,11 @@ class ModelSettings:
         """The likelihood's class, which knows what it is."""
         return part_class("likelihood", self.likelihood)
 
+    @property
+    def is_point(self) -> bool:
+        """Whether functions and transitions of sequences are the most probable ones."""
+        return self.latents in ("linear-point", "landmarks-point") and self.transitions in ("point", "none")
+
     def build(self) -> VariationalModel:
         """A model with parameters of these shapes; `start` or stored tensors give them their values."""
         k = self.n_labels
