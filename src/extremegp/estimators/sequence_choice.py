@@ -31,7 +31,7 @@ from extremegp.prediction.predictor import Predictor
 from extremegp.settings.resolve import model_settings, training_settings
 from extremegp.training import NoReporter, ProgressReporter, Reporter
 from extremegp.training.landmarks import learnt_of_labelled, set_kernel
-from extremegp.training.whole import train_whole
+from extremegp.training.whole import GAIN, train_whole
 
 VARIANCES = (1.0, 3.0, 10.0, 30.0, 100.0)
 _SHARE, _ENOUGH, _MOST_SPLITS = 0.25, 2000, 3  # tokens held out
@@ -201,8 +201,8 @@ class _Trial:
         kept, latents = self._kept, cast(LinearFunctions, self._model.latents)
         with torch.no_grad():
             latents.log_prior_variance.fill_(math.log(variance))
-        options: dict[str, Any] = {"lengths": kept.lengths, "weights": kept.weights, "reporter": NoReporter()}
-        train_whole(self._model, kept.x, kept.y, self._training, **options)
+        options: dict[str, Any] = {"lengths": kept.lengths, "weights": kept.weights, "gain": 10 * GAIN}
+        train_whole(self._model, kept.x, kept.y, self._training, reporter=NoReporter(), **options)
         return _log_likelihood(self._model, self._held)
 
 

@@ -21,7 +21,9 @@ from extremegp.training.progress import Reporter
 from extremegp.training.shards import Shards
 from extremegp.training.steps import Steps, TrainingDivergedError
 
-_MOST_ITERATIONS, _PAIRS, _GAIN = 200, 6, 1e-6
+_MOST_ITERATIONS, _PAIRS = 200, 6
+GAIN = 1e-6
+"""The share of the objective that an iteration gains at the least."""
 
 
 def train_whole(
@@ -34,8 +36,9 @@ def train_whole(
     lengths: NDArray[np.int64] | None = None,
     weights: NDArray[np.float64] | None = None,
     spent: float = 0.0,
+    gain: float = GAIN,
 ) -> list[dict[str, float]]:
-    """Train in place, from where the model stands; ends where an iteration gains a millionth of the objective.
+    """Train in place, from where the model stands, until an iteration gains little.
 
     Args:
         model: one whose bound is the same at every evaluation: all of it is points.
@@ -46,6 +49,7 @@ def train_whole(
         lengths: of the sequences that the rows are.
         weights: what each sequence counts, or each row.
         spent: seconds of the time budget that are gone already.
+        gain: the least share of the objective that an iteration gains.
 
     Returns:
         One record, of the whole: epoch, elbo, kl, iterations and seconds.
@@ -83,7 +87,7 @@ def train_whole(
             raise StopIteration
 
     start = parameters_to_vector(steps.parameters).detach().double().cpu().numpy()
-    options: Any = {"maxiter": _MOST_ITERATIONS, "maxcor": _PAIRS, "ftol": _GAIN, "gtol": 0.0}
+    options: Any = {"maxiter": _MOST_ITERATIONS, "maxcor": _PAIRS, "ftol": gain, "gtol": 0.0}
     try:
         with GracefulInterrupt() as interrupt:
             best: Any = scipy.optimize.minimize(
