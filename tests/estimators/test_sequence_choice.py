@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from extremegp import SequenceGPClassifier, load
+from extremegp.engine import chain
+from extremegp.engine.latents import ModeOfLandmarks
 from extremegp.errors import SettingsError
 from extremegp.estimators.sequence_choice import choose_functions
 
@@ -130,3 +132,14 @@ def test_a_time_budget_leaves_time_for_the_training():
     started = time.monotonic()
     SequenceGPClassifier(random_state=0, verbose=False).fit(*parity(60, 0))
     assert hurried < (time.monotonic() - started) / 2
+
+
+def test_what_the_mode_says_is_the_same_with_and_without_whitening(chosen: SequenceGPClassifier):
+    x, _ = parity(5, 2)
+    matrix, lengths = chosen.features_.transform(x)
+    model = chosen.model_
+    assert isinstance(chosen.predictor()._conditioned, ModeOfLandmarks)
+    (block,) = chosen.predictor().blocks(matrix, lengths)
+    whitened = model.features(matrix) @ model.latents.q_mean + model.mixing.bias
+    scores = chain.unpad(block.scores, block.lengths)[0]
+    np.testing.assert_allclose(scores, whitened.detach(), rtol=1e-3, atol=1e-3)

@@ -110,7 +110,7 @@ class Landmarks(Part):
         basis = self.in_double()
         return torch.cat([block.cpu() @ basis for block in self.kept.covariances(x, torch.float64)])
 
-    def unwhitened(self, coefficients: Float[Tensor, " M"]) -> Float[Tensor, " M"]:
+    def unwhitened(self, coefficients: Float[Tensor, "M *P"]) -> Float[Tensor, "M *P"]:
         """W c: a(x)'c is k_Z(x)' W c."""
         basis = self.in_double()
         return basis @ coefficients
@@ -147,3 +147,20 @@ class Landmarks(Part):
 
     def step_elements(self, sizes: StepSizes) -> int:
         return 3 * sizes.rows * len(self) if self.held else 0
+
+
+class LandmarkCovariances(Part):
+    """k_Z(x), what the features of landmarks are before they are whitened.
+
+    Args:
+        landmarks: Z.
+    """
+
+    def __init__(self, landmarks: Landmarks) -> None:
+        super().__init__()
+        self.landmarks = landmarks
+
+    @torch.no_grad()
+    def forward(self, x: Matrix | Inputs) -> Float[Tensor, "N M"]:
+        """Of rows, in float64."""
+        return torch.cat(list(self.landmarks.kept.covariances(x, torch.float64)))

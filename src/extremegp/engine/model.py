@@ -12,8 +12,9 @@ from torch import Tensor, nn
 
 from extremegp.engine.batch import Batch
 from extremegp.engine.feature_regression import FeatureRegression
-from extremegp.engine.landmarks import Landmarks
+from extremegp.engine.landmarks import LandmarkCovariances, Landmarks
 from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
+from extremegp.engine.latents.features import LandmarkFunctions, ModeOfLandmarks
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.mixing import FactorMixing, Mixing
@@ -67,12 +68,13 @@ class VariationalModel(nn.Module):
         mixing: Mixing,
         likelihood: Likelihood,
         mean_function: MeanFunction | None = None,
-        features: Landmarks | None = None,
+        features: Landmarks | LandmarkCovariances | None = None,
         regression_variance: RegressionVariance | None = None,
     ) -> None:
         super().__init__()
         self.latents, self.mixing, self.likelihood = latents, mixing, likelihood
-        self.mean_function, self.features = mean_function, features
+        # Covariances alone are seen at the mode only, where nobody asks for more of them.
+        self.mean_function, self.features = mean_function, cast("Landmarks | None", features)
         self.regression_variance = regression_variance
 
     def elbo(self, batch: Batch, conditioned: ConditionedLatents | None = None) -> ELBO:
@@ -129,6 +131,15 @@ class VariationalModel(nn.Module):
     def seen(self, x: Inputs) -> Inputs:
         """What latents and mean function see of inputs."""
         return x if self.features is None else self.features.forward(x)
+
+    def at_mode(self) -> tuple[VariationalModel, ConditionedLatents]:
+        """A model and its most probable functions, where they were found before their covariance; see `Latents`."""
+        mode, landmarks = self.latents.at_mode(), self.features
+        if landmarks is None or not isinstance(self.latents, LandmarkFunctions) or landmarks.basis.device.type != "cpu":
+            return self, mode
+        coefficients = landmarks.unwhitened(self.latents.q_mean.detach().double())
+        parts = self.latents, self.mixing, self.likelihood, self.mean_function
+        return VariationalModel(*parts, LandmarkCovariances(landmarks)), ModeOfLandmarks(mode, coefficients)
 
     def of_features(self) -> VariationalModel:
         """The same model, parameter by parameter, of the features as inputs."""

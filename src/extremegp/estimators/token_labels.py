@@ -200,19 +200,12 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
             SettingsError: `n_draws` is outside its domain, as in an altered model.
         """
         n_draws = number("n_draws", self.n_draws, low=1, high=MOST_DRAWS, integer=True)
-        if not self._predicts_by_mode:
+        check_is_fitted(self, "model_")
+        if not self.settings_.is_point:
             return super().predictor().using(n_draws=n_draws)
+        # Their posterior, if they have one, was found afterwards, and is for uncertainty.
         model = self.model_
         return self._kept.get("predictor at mode", lambda: Predictor(model, at_mode=True), model)
-
-    @property
-    def _predicts_by_mode(self) -> bool:
-        """Whether predictions are those of the most probable functions, whose variance was chosen for these.
-
-        Their posterior, which is found afterwards, is for uncertainty.
-        """
-        check_is_fitted(self, "model_")
-        return self.settings_.is_point and self.settings_.weight_covariance == "shared"
 
     def blocks(
         self, X: Any, given: Any = None, *, drawn: bool = False

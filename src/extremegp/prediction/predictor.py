@@ -72,8 +72,11 @@ class Predictor:
         seed: int = 0,
         at_mode: bool = False,
     ) -> None:
+        conditioned = None
+        if at_mode:
+            model, conditioned = model.at_mode()
         self._model, self.n_draws, self.seed = model, n_draws, seed
-        self._conditioned = model.latents.at_mode() if at_mode else model.latents.condition(seed)
+        self._conditioned = model.latents.condition(seed) if conditioned is None else conditioned
         variance = model.regression_variance
         self._width = max(self._conditioned.width, 512, 0 if variance is None else len(variance.landmarks))
         bias = model.mixing.bias

@@ -80,6 +80,42 @@ class LandmarkFunctions(LinearFunctions):
         return _WithRest(self, mean, lambda: self._kl(mean, None))
 
 
+class ModeOfLandmarks(ConditionedLatents):
+    """The most probable functions of landmarks, of covariances with these in place of features: k_Z(x)' W m.
+
+    To whiten a few inputs would take longer than all else.
+
+    Args:
+        mode: the functions of features.
+        coefficients: W m, M x P, in float64.
+    """
+
+    alike = True
+
+    def __init__(self, mode: ConditionedLatents, coefficients: Float[Tensor, "M P"]) -> None:
+        self._mode, self._coefficients, self.width = mode, coefficients, mode.width
+
+    def marginals(self, x: Inputs) -> Marginals:
+        mean = self._mean(x)
+        return Marginals(mean, torch.zeros_like(mean))
+
+    def draws(
+        self, x: Inputs, lengths: Int[Tensor, " S"], n_draws: int, generator: torch.Generator
+    ) -> Float[Tensor, "R B P"]:
+        mean = self._mean(x)
+        return mean.expand(n_draws, *mean.shape)
+
+    def _mean(self, x: Inputs) -> Float[Tensor, "B P"]:
+        assert isinstance(x, Tensor)
+        return (x @ self._coefficients).float()
+
+    def kl(self) -> Float[Tensor, ""]:
+        return self._mode.kl()
+
+    def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
+        return ModeOfLandmarks(self._mode.select(functions), self._coefficients.index_select(1, functions))
+
+
 class _WithRest(ConditionedWeights):
     """Functions of landmarks with a covariance of their weights, and what the landmarks leave out of the prior."""
 
