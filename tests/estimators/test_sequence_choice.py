@@ -125,6 +125,12 @@ def test_weights_and_missing_labels_are_those_of_the_choice_too(monkeypatch: pyt
     assert tagger.score(*parity(20, 1)) > 0.9
 
 
+def test_without_memory_for_landmarks_linear_functions_are_chosen(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr("extremegp.estimators.sequence_choice.memory_left", lambda limit: 1_000_000)
+    tagger = SequenceGPClassifier(random_state=0, verbose=False).fit(*parity(60, 0))
+    assert {each["latents"] for each in tagger.hyperparameters_[0].tried} == {"linear-point"}
+
+
 def test_a_time_budget_leaves_time_for_the_training():
     started = time.monotonic()
     SequenceGPClassifier(time_budget=0.01, random_state=0, verbose=False).fit(*parity(60, 0))

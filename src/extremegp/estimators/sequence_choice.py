@@ -28,6 +28,7 @@ from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
 from extremegp.estimators.examples import Examples
 from extremegp.prediction.predictor import Predictor
+from extremegp.settings.memory import memory_left, memory_limit
 from extremegp.settings.resolve import model_settings, training_settings
 from extremegp.training import NoReporter, ProgressReporter, Reporter
 from extremegp.training.landmarks import learnt_of_labelled, set_kernel
@@ -80,13 +81,22 @@ def choose_functions(
         return _params(best, VARIANCES[best.first]) | covariance, None
     reporter = ProgressReporter() if params["verbose"] else NoReporter()
     try:
-        tried = _tried(params, splits, translate, reporter, large=data.x.shape[0] > _MOST_OF_LANDMARKS)
+        tried = _tried(params, splits, translate, reporter, large=_are_large(params, splits, data.x.shape[0]))
     finally:
         reporter.close()
     won = max(tried, key=lambda key: tried[key])
     named: dict[str, str | float] = dict(zip(("latents", "kernel", "lengthscale", "prior_variance"), won, strict=True))
     found = _params(_Functions(*won[:3], 0), won[3]) | covariance
     return found, Selection.of(_BY, named, tried.items())
+
+
+def _are_large(params: dict[str, Any], splits: list[_Split], n_tokens: int) -> bool:
+    """Whether Gaussian processes by way of landmarks would take too long, or more memory than there is."""
+    rows = sum(split.kept.x.shape[0] + split.held.x.shape[0] for split in splits)
+    landmarks = min(n_tokens, _N_LANDMARKS)
+    # Features of all rows twice; K_Z, its factors and the eigenvectors.
+    needed = 4 * 2 * rows * landmarks + 8 * 6 * landmarks**2
+    return n_tokens > _MOST_OF_LANDMARKS or needed > memory_left(memory_limit(params["max_memory"]))
 
 
 def _tried(
