@@ -14,7 +14,6 @@ from extremegp.engine.batch import Batch
 from extremegp.engine.feature_regression import FeatureRegression
 from extremegp.engine.landmarks import LandmarkCovariances, Landmarks
 from extremegp.engine.latents.base import ConditionedLatents, Latents, Marginals
-from extremegp.engine.latents.features import LandmarkFunctions, ModeOfLandmarks
 from extremegp.engine.likelihoods.base import Likelihood
 from extremegp.engine.mean import RegressionMean
 from extremegp.engine.mixing import FactorMixing, Mixing
@@ -134,12 +133,13 @@ class VariationalModel(nn.Module):
 
     def at_mode(self) -> tuple[VariationalModel, ConditionedLatents]:
         """A model and its most probable functions, where they were found before their covariance; see `Latents`."""
-        mode, landmarks = self.latents.at_mode(), self.features
-        if landmarks is None or not isinstance(self.latents, LandmarkFunctions) or landmarks.basis.device.type != "cpu":
-            return self, mode
-        coefficients = landmarks.unwhitened(self.latents.q_mean.detach().double())
-        parts = self.latents, self.mixing, self.likelihood, self.mean_function
-        return VariationalModel(*parts, LandmarkCovariances(landmarks)), ModeOfLandmarks(mode, coefficients)
+        landmarks = self.features
+        if landmarks is not None and landmarks.basis.device.type == "cpu":
+            mode = self.latents.mode_of_covariances(landmarks.unwhitened)
+            if mode is not None:
+                parts = self.latents, self.mixing, self.likelihood, self.mean_function
+                return VariationalModel(*parts, LandmarkCovariances(landmarks)), mode
+        return self, self.latents.at_mode()
 
     def of_features(self) -> VariationalModel:
         """The same model, parameter by parameter, of the features as inputs."""

@@ -9,7 +9,7 @@ from extremegp.engine.latents.base import (
     WeightedLatents,
 )
 from extremegp.engine.latents.columns import ColumnLatents
-from extremegp.engine.latents.features import FeatureGP, LandmarkFunctions, ModeOfLandmarks
+from extremegp.engine.latents.features import FeatureGP, LandmarkFunctions
 from extremegp.engine.latents.linear import LinearFunctions
 from extremegp.engine.latents.random_features import DeepRandomFeatures
 from extremegp.engine.latents.regression import RegressionGP
@@ -25,7 +25,6 @@ __all__ = [
     "Latents",
     "LinearFunctions",
     "Marginals",
-    "ModeOfLandmarks",
     "RegressionGP",
     "SparseGP",
     "SumLatents",

@@ -106,6 +106,14 @@ class Latents(Part):
         """As `condition`, and where the posterior has a mode that was found before its covariance, that alone."""
         return self.condition()
 
+    def mode_of_covariances(self, unwhitened: Callable[[Tensor], Tensor]) -> ConditionedLatents | None:
+        """That mode of functions of features of landmarks, as functions of covariances with these; None for others.
+
+        Args:
+            unwhitened: from coefficients of features, M x P, to those of covariances.
+        """
+        return None
+
     def with_weights(self) -> Iterator[tuple[int, WeightedLatents]]:
         """What in it is linear in features that stay, with the number of its first function."""
         return iter(())

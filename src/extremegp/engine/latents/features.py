@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
@@ -73,6 +75,9 @@ class LandmarkFunctions(LinearFunctions):
         # In units of an average row: what is far from another by as much is nearly independent of it.
         return -self.prior_scale * torch.expm1(-squares)
 
+    def mode_of_covariances(self, unwhitened: Callable[[Tensor], Tensor]) -> ConditionedLatents:
+        return _ModeOfCovariances(self.at_mode(), unwhitened(self.q_mean.detach().double()))
+
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
         if self.covariance is None:
             return super().condition(seed, functions)
@@ -80,7 +85,7 @@ class LandmarkFunctions(LinearFunctions):
         return _WithRest(self, mean, lambda: self._kl(mean, None))
 
 
-class ModeOfLandmarks(ConditionedLatents):
+class _ModeOfCovariances(ConditionedLatents):
     """The most probable functions of landmarks, of covariances with these in place of features: k_Z(x)' W m.
 
     To whiten a few inputs would take longer than all else.
@@ -113,7 +118,7 @@ class ModeOfLandmarks(ConditionedLatents):
         return self._mode.kl()
 
     def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
-        return ModeOfLandmarks(self._mode.select(functions), self._coefficients.index_select(1, functions))
+        return _ModeOfCovariances(self._mode.select(functions), self._coefficients.index_select(1, functions))
 
 
 class _WithRest(ConditionedWeights):
