@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.sparse
+import torch
 from tests.label_tree.small import small_classifier, small_data
 
 from extremegp import MultiLabelGPClassifier
@@ -122,3 +123,18 @@ def test_thresholds_can_be_those_of_the_training_rows_left_out(trees: Any, facto
         assert len(np.unique(model.best_thresholds(per="band"))) <= 5
     with pytest.raises(DataError, match="both X and Y"):
         trees.best_thresholds(x)
+
+
+def test_other_labels_of_a_row_go_with_those_that_are_found(trees: Any, monkeypatch: pytest.MonkeyPatch):
+    x, _ = small_data(3, 200)
+    n_labels = trees.settings_.n_labels
+    monkeypatch.setattr(trees.model_, "background", torch.tensor(0.02))
+    parts = [part for _, part in trees.predictor().likeliest(x, 3)]
+    others = np.concatenate([part.others for part in parts])
+    found = np.concatenate([part.probabilities.sum(axis=1) for part in parts])
+    left = 0.02 * (n_labels - np.concatenate([(part.labels >= 0).sum(axis=1) for part in parts]))
+    mean = trees.label_counts_.sum() / trees.n_rows_
+    # In proportion to what is found, and where that is as much as a row has on average, what the background says.
+    np.testing.assert_allclose(others, left * found / (mean - left), rtol=1e-5)
+    assert (mean > 2 * left).all()
+    assert others.std() > 0

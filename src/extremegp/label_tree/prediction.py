@@ -23,6 +23,7 @@ from extremegp.metrics import TopK
 from extremegp.prediction.decisions import Candidates
 from extremegp.prediction.predictor import Predictor, Ranked, RankedBy
 
+_LEAST_FOUND = 0.1  # of the labels of a row, by candidates
 # Of the means that probabilities have under a variance.
 _NEWTON_STEPS, _STEP, _LEAST_PROBABILITY = 8, np.float32(0.1), 1e-9
 
@@ -198,11 +199,19 @@ class LabelTreePredictor:
             yield rows, *best_candidates(evidence, scores, probabilities, n, k)
 
     def likeliest(self, x: Matrix, k: int) -> Iterator[tuple[slice, Candidates]]:
-        """The k most probable candidates of every row, with the sum of the probabilities of all other labels."""
+        """The k most probable candidates of every row, with the sum of the probabilities of all other labels.
+
+        That sum is on average what the background makes it, and of a row in proportion to the labels that are expected
+        among its candidates: rows with many labels that are found have more of the others too.
+        """
         n_labels, background = self.model.settings.n_labels, float(self.model.background)
+        counts = self.model.rows.row_weights()
+        mean = float(np.diff(self.model.rows.array("label_indptr")) @ counts / max(counts.sum(), 1e-9))
         for rows, best, probabilities in self.top(x, k):
             p = probabilities.astype(np.float64)
-            yield rows, Candidates(best.labels, p, background * (n_labels - (best.labels >= 0).sum(axis=1)))
+            others = background * (n_labels - (best.labels >= 0).sum(axis=1))
+            found = np.maximum(mean - others, _LEAST_FOUND * mean)
+            yield rows, Candidates(best.labels, p, others * p.sum(axis=1) / np.maximum(found, 1e-9))
 
     def mean_utilities_and_probabilities(self, x: Matrix) -> Iterator[tuple[slice, NDArray[Any], NDArray[Any]]]:
         """Of all K labels, dense: those that are no candidates have the background's, or far from rows their own."""
