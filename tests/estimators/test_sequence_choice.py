@@ -132,8 +132,11 @@ def test_without_memory_for_landmarks_linear_functions_are_chosen(monkeypatch: p
 
 def test_a_time_budget_leaves_time_for_the_training():
     started = time.monotonic()
-    SequenceGPClassifier(time_budget=0.01, random_state=0, verbose=False).fit(*parity(60, 0))
+    tagger = SequenceGPClassifier(time_budget=0.01, random_state=0, verbose=False).fit(*parity(60, 0))
     hurried = time.monotonic() - started
+    # What is stopped on the way is not compared.
+    assert (tagger.settings_.latents, tagger.settings_.prior_variance) == ("linear-point", 10.0)
+    assert tagger.hyperparameters_ == []
     started = time.monotonic()
     SequenceGPClassifier(random_state=0, verbose=False).fit(*parity(60, 0))
     assert hurried < (time.monotonic() - started) / 2

@@ -51,6 +51,10 @@ class _Functions(NamedTuple):
     first: int  # of the variances
 
 
+class _OutOfTimeError(Exception):
+    """The share of the time budget that there is for the choice is over."""
+
+
 _CANDIDATES = (
     _Functions("linear-point", "linear", 1.0, 2),
     _Functions("landmarks-point", "se", 0.7, 3),
@@ -84,6 +88,8 @@ def choose_functions(
         tried = _tried(params, splits, translate, reporter, large=_are_large(params, splits, data.x.shape[0]))
     finally:
         reporter.close()
+    if not tried:
+        return _params(best, VARIANCES[best.first]) | covariance, None
     won = max(tried, key=lambda key: tried[key])
     named: dict[str, str | float] = dict(zip(("latents", "kernel", "lengthscale", "prior_variance"), won, strict=True))
     found = _params(_Functions(*won[:3], 0), won[3]) | covariance
@@ -113,21 +119,24 @@ def _tried(
     for place, functions in enumerate(_CANDIDATES):
         if large and functions.latents == "landmarks-point":
             continue
-        if budget is not None and tried and time.monotonic() - started > _SHARE_OF_BUDGET * budget:
-            break
         reporter.work("choosing functions by sequences held out", place / len(_CANDIDATES))
         trials = [split.trial(params, functions, translate) for split in splits]
 
         def score(place: int, trials: list[_Trial] = trials, functions: _Functions = functions) -> float:
             key = (*functions[:3], VARIANCES[place])
             if key not in tried:
+                if budget is not None and time.monotonic() - started > _SHARE_OF_BUDGET * budget:
+                    raise _OutOfTimeError
                 tried[key] = float(np.mean([trial.score(VARIANCES[place]) for trial in trials]))
             return tried[key]
 
-        at = functions.first
-        step = 1 if score(at + 1) > score(at) else -1
-        while 0 <= at + step < len(VARIANCES) and score(at + step) > score(at):
-            at += step
+        try:
+            at = functions.first
+            step = 1 if score(at + 1) > score(at) else -1
+            while 0 <= at + step < len(VARIANCES) and score(at + step) > score(at):
+                at += step
+        except _OutOfTimeError:
+            break
     return tried
 
 
@@ -192,7 +201,7 @@ class _Split:
             kept, held = self.kept._replace(x=a), self.held._replace(x=landmarks(self.held.x).numpy())
         budget = params["time_budget"]
         asked = params | _params(_CANDIDATES[0], VARIANCES[0])
-        asked["time_budget"] = None if budget is None else _SHARE_OF_BUDGET / len(VARIANCES) * budget
+        asked["time_budget"] = None if budget is None else _SHARE_OF_BUDGET * budget
         return _Trial(translate(asked, kept), kept, held, self.rng)
 
 
@@ -212,7 +221,11 @@ class _Trial:
         with torch.no_grad():
             latents.log_prior_variance.fill_(math.log(variance))
         options: dict[str, Any] = {"lengths": kept.lengths, "weights": kept.weights, "gain": 10 * GAIN}
-        train_whole(self._model, kept.x, kept.y, self._training, reporter=NoReporter(), **options)
+        (record,) = train_whole(self._model, kept.x, kept.y, self._training, reporter=NoReporter(), **options)
+        budget = self._training.time_budget
+        if budget is not None and record["seconds"] * (1 + 1 / max(record["iterations"], 1)) > budget:
+            # What was stopped on the way says nothing of what it would have become.
+            raise _OutOfTimeError
         return _log_likelihood(self._model, self._held)
 
 
