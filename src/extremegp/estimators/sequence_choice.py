@@ -14,9 +14,7 @@ from functools import cached_property
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-import scipy.sparse
 import torch
-from numpy.typing import NDArray
 
 from extremegp.engine import chain
 from extremegp.engine.landmarks import Landmarks
@@ -28,6 +26,7 @@ from extremegp.engine.part import TrainingData
 from extremegp.engine.selection import Selection
 from extremegp.estimators.examples import Examples
 from extremegp.prediction.predictor import Predictor
+from extremegp.prediction.shared_covariance import known_codes
 from extremegp.settings.memory import memory_left, memory_limit
 from extremegp.settings.resolve import model_settings, training_settings
 from extremegp.training import NoReporter, ProgressReporter, Reporter
@@ -231,7 +230,7 @@ class _Trial:
 
 def _log_likelihood(model: VariationalModel, held: Examples) -> float:
     assert held.lengths is not None
-    codes, ends = _codes(held.y), np.cumsum(held.lengths)
+    codes, ends = known_codes(held.y), np.cumsum(held.lengths)
     found = []
     for block in Predictor(model, n_draws=1).blocks(held.x, held.lengths):
         first, last = block.sequences.start, block.sequences.stop - 1
@@ -240,10 +239,3 @@ def _log_likelihood(model: VariationalModel, held: Examples) -> float:
     weights = np.ones(len(held.lengths)) if held.weights is None else held.weights
     n_labelled = np.add.reduceat(codes >= 0, ends - held.lengths) @ weights
     return float(np.concatenate(found) @ weights / n_labelled)
-
-
-def _codes(y: scipy.sparse.csr_matrix) -> NDArray[np.int64]:
-    """The label of each token, -1 where none is known."""
-    codes = np.full(y.shape[0], -1, dtype=np.int64)
-    codes[np.diff(y.indptr) > 0] = y.indices
-    return codes

@@ -199,13 +199,17 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
         Raises:
             SettingsError: `n_draws` is outside its domain, as in an altered model.
         """
-        n_draws = number("n_draws", self.n_draws, low=1, high=MOST_DRAWS, integer=True)
-        check_is_fitted(self, "model_")
+        drawing = self._drawing()
         if not self.settings_.is_point:
-            return super().predictor().using(n_draws=n_draws)
+            return drawing
         # Their posterior, if they have one, was found afterwards, and is for uncertainty.
         model = self.model_
         return self._kept.get("predictor at mode", lambda: Predictor(model, at_mode=True), model)
+
+    def _drawing(self) -> Predictor:
+        """What draws of the posterior, also where predictions are those of its mode."""
+        n_draws = number("n_draws", self.n_draws, low=1, high=MOST_DRAWS, integer=True)
+        return super().predictor().using(n_draws=n_draws)
 
     def blocks(
         self, X: Any, given: Any = None, *, drawn: bool = False
@@ -234,7 +238,7 @@ class LabelsTokens(TellsTokenNovelty, VariationalEstimator, ClassEstimator):
         *,
         drawn: bool = False,
     ) -> Iterator[ChainDraws]:
-        predictor = super().predictor().using(n_draws=self.n_draws) if drawn else self.predictor()
+        predictor = self._drawing() if drawn else self.predictor()
         blocks, legal = predictor.blocks(x, lengths, self._unseen(X)), self._legal()
         if legal is not None:
             blocks = (block.within(legal) for block in blocks)

@@ -71,7 +71,7 @@ def share_covariances(
         return settings
     seed = int(rng.integers(2**31))
     groups: NDArray[np.int64] | None = None
-    known = None if y is None else _known_codes(y)
+    known = None if y is None or (np.diff(y.indptr) > 0).all() else known_codes(y)
     turns, n_draws = (1, 1) if settings.is_point else (_TURNS, _DRAWS)
     for turn in range(turns):
         predictor = Predictor(model, n_draws=n_draws, seed=seed + turn)
@@ -110,13 +110,10 @@ def _curvatures(
     return [np.concatenate(parts) for parts in zip(*found, strict=True)]
 
 
-def _known_codes(y: scipy.sparse.csr_matrix) -> NDArray[np.int64] | None:
-    """The labels of tokens, -1 where there is none; None where every token has one."""
-    labelled = np.diff(y.indptr) > 0
-    if labelled.all():
-        return None
+def known_codes(y: scipy.sparse.csr_matrix) -> NDArray[np.int64]:
+    """The labels of tokens, N, -1 where there is none."""
     codes = np.full(y.shape[0], -1, dtype=np.int64)
-    codes[labelled] = y.indices
+    codes[np.diff(y.indptr) > 0] = y.indices
     return codes
 
 

@@ -76,7 +76,7 @@ class LandmarkFunctions(LinearFunctions):
         return -self.prior_scale * torch.expm1(-squares)
 
     def mode_of_covariances(self, unwhitened: Callable[[Tensor], Tensor]) -> ConditionedLatents:
-        return _ModeOfCovariances(self.at_mode(), unwhitened(self.q_mean.detach().double()))
+        return _ModeOfCovariances(self.at_mode(), unwhitened(self.q_mean.detach().double()), self.q_mean.dtype)
 
     def condition(self, seed: int = 0, functions: Int[Tensor, " L"] | None = None) -> ConditionedLatents:
         if self.covariance is None:
@@ -93,12 +93,13 @@ class _ModeOfCovariances(ConditionedLatents):
     Args:
         mode: the functions of features.
         coefficients: W m, M x P, in float64.
+        dtype: of the functions.
     """
 
     alike = True
 
-    def __init__(self, mode: ConditionedLatents, coefficients: Float[Tensor, "M P"]) -> None:
-        self._mode, self._coefficients, self.width = mode, coefficients, mode.width
+    def __init__(self, mode: ConditionedLatents, coefficients: Float[Tensor, "M P"], dtype: torch.dtype) -> None:
+        self._mode, self._coefficients, self._dtype, self.width = mode, coefficients, dtype, mode.width
 
     def marginals(self, x: Inputs) -> Marginals:
         mean = self._mean(x)
@@ -112,13 +113,14 @@ class _ModeOfCovariances(ConditionedLatents):
 
     def _mean(self, x: Inputs) -> Float[Tensor, "B P"]:
         assert isinstance(x, Tensor)
-        return (x @ self._coefficients).float()
+        return (x @ self._coefficients).to(self._dtype)
 
     def kl(self) -> Float[Tensor, ""]:
         return self._mode.kl()
 
     def select(self, functions: Int[Tensor, " L"]) -> ConditionedLatents:
-        return _ModeOfCovariances(self._mode.select(functions), self._coefficients.index_select(1, functions))
+        coefficients = self._coefficients.index_select(1, functions)
+        return _ModeOfCovariances(self._mode.select(functions), coefficients, self._dtype)
 
 
 class _WithRest(ConditionedWeights):
