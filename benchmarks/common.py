@@ -23,6 +23,7 @@ from extremegp import __version__
 from extremegp.data import FloatCSR, make_features, read_xc
 
 ROOT = Path(__file__).resolve().parents[1]
+RESULTS = Path(__file__).with_name("results")
 KS = (1, 3, 5)
 WORD_COUNTS = ("debian_tags", "debian_depends", "yso_finna_en", "moby_thesaurus", "human_gene_pubmed")
 """Sets that hold raw counts of words, for tf-idf; rows of the others are scaled to unit norm."""
@@ -193,6 +194,14 @@ def _as_json(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_as_json(part) for part in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def paired(ours: Any, theirs: Any, seed: int = 0, n_draws: int = 1000) -> tuple[float, float]:
+    """Mean difference of two values of each test row, and its standard error by a bootstrap over the rows."""
+    difference = np.asarray(ours, dtype=float) - np.asarray(theirs, dtype=float)
+    rng = np.random.default_rng(seed)
+    drawn = [difference[rng.integers(len(difference), size=len(difference))].mean() for _ in range(n_draws)]
+    return float(difference.mean()), float(np.std(drawn))
 
 
 def mean_sd(values: Sequence[float], digits: int = 2) -> str:

@@ -1,8 +1,8 @@
 """The papers' methods by name: each is a choice of settings, never code of its own.
 
 A multi-label name is a kernel, then parts that differ from the default, as in the thesis (section 4.5.2): ``ARD``,
-``ARD-S-B``, ``SE-UN-PP``. The papers' plain names stand for the full posterior, which here is the part ``-FP``: without
-it the cheaper shared-basis posterior is used.
+``ARD-S-B``, ``SE-UN-PP``. The papers' plain names are the papers' methods, with a full covariance for each latent
+function and Adam; the part ``-SB`` is this library's posterior, whose covariances share a basis, by natural gradients.
 """
 
 from __future__ import annotations
@@ -99,9 +99,12 @@ INDUCING: dict[str, tuple[dict[str, Any], str]] = {
     "-S-UN": ({"inducing": "subspace", "normalise_inducing": False}, ", inducing inputs of any norm in a subspace"),
 }
 POSTERIORS: dict[str, tuple[dict[str, Any], str]] = {
-    "": ({"posterior": "shared-basis"}, ""),
-    "-FP": ({"posterior": "full-u"}, ", a full covariance per latent function as in the papers (slow)"),
-    "-PP": ({"posterior": "parsimonious"}, ", parsimonious posterior (slow)"),
+    "": ({"posterior": "full-u", "optimizer": "adam"}, ""),
+    "-SB": (
+        {"posterior": "shared-basis"},
+        ", covariances of one basis and natural gradients (beyond the papers, fast)",
+    ),
+    "-PP": ({"posterior": "parsimonious", "optimizer": "adam"}, ", parsimonious posterior"),
 }
 _OF_THE_PAPERS = KERNELS.keys() - {"ARD-GPR", "ARD-GPR-PS"}
 _FIGURES = {
@@ -121,13 +124,13 @@ def _preset(kernel: str, inducing: str, posterior: str) -> Preset[PaperFigures]:
     of_kernel, paper_name, what = KERNELS[kernel]
     of_inducing, how = INDUCING[inducing]
     of_posterior, which = POSTERIORS[posterior]
+    of_paper = "" if posterior == "-SB" else posterior
     settings = {"linear_term": False, "mean_function": "zero", "inducing": "free", "learn_inducing": True}
-    paper_suffix = "" if posterior == "-FP" else posterior
     return Preset(
         MappingProxyType(settings | of_kernel | of_inducing | of_posterior),
-        f"{paper_name}{inducing}{paper_suffix}, thesis section 4.5.2" if kernel in _OF_THE_PAPERS else paper_name,
+        f"{paper_name}{inducing}{of_paper}, thesis section 4.5.2" if kernel in _OF_THE_PAPERS else paper_name,
         what + how + which,
-        _FIGURES.get(kernel + inducing + paper_suffix),
+        _FIGURES.get(kernel + inducing + posterior),
     )
 
 
@@ -143,9 +146,9 @@ PRESETS: MappingProxyType[str, Preset[PaperFigures]] = MappingProxyType(
 
 
 _GP = {"mean_function": "zero", "linear_term": False, "inducing": "free", "mixing": "identity"}
-_OF_THESIS = _GP | {"kernel": "se", "n_inducing": 100, "posterior": "full"}
-# X says nothing of its kernel and its number of inducing inputs.
-_OF_X = _GP | {"kernel": "ard", "posterior": "shared-basis"}
+_OF_THESIS = _GP | {"kernel": "se", "n_inducing": 100, "posterior": "full", "optimizer": "adam"}
+# X says nothing of its kernel and its number of inducing inputs: the latter is the thesis'.
+_OF_X = _OF_THESIS | {"kernel": "ard"}
 _LINEAR = {"latents": "linear-point", "mixing": "identity"}
 _PAIRS = {"likelihood": "one-vs-each", "class_sampling": "pair"}
 _SAMPLED = {"n_sampled_classes": 0.3, "class_sampling": "uniform"}
@@ -255,8 +258,22 @@ _CLASSES: dict[str, Preset[ClassFigures]] = {
     ),
 }
 
+_SHARED_BASIS = {
+    f"{name}-SB": replace(
+        _CLASSES[name],
+        settings={**_CLASSES[name].settings, "posterior": "shared-basis", "optimizer": "auto", "n_inducing": "auto"},
+        source="none, beyond the papers",
+        description=f"{_CLASSES[name].description}{POSTERIORS['-SB'][1]}",
+        figures=None,
+    )
+    for name in ("OVE", "OVE-SGD", "ARSOFT-AMO", "ARSOFT-IL", "ARLOGIT-AMO", "ARLOGIT-IL", "GP-HL")
+}
+
 CLASS_PRESETS: MappingProxyType[str, Preset[ClassFigures]] = MappingProxyType(
-    {name: replace(preset, settings=MappingProxyType(preset.settings)) for name, preset in _CLASSES.items()}
+    {
+        name: replace(preset, settings=MappingProxyType(preset.settings))
+        for name, preset in (_CLASSES | _SHARED_BASIS).items()
+    }
 )
 """Every preset of `MultiClassGPClassifier` by its name, such as ``RM-F``."""
 
@@ -280,37 +297,19 @@ _STRUCTURED = {
 _FREEZE = {"frequencies_from": 0.1, "hyperparameters_from": 0.3}
 _OMEGA = {"": "var-fixed", "-PF": "prior-fixed", "-VR": "var-resampled"}
 _FEATURES = {"": ("arccos1", "arc-cosine kernel"), "-RBF": ("se", "squared exponential kernel")}
-_ARCHITECTURES: dict[str, Preset[SequenceFigures]] = {
-    "SDGP1": Preset(
-        {"transitions": "gaussian"},
-        "SDGP1, flat, D section 4.1.1",
-        "Gaussian process by random features, Gaussian transitions",
-        _d("5.9", (4.96, 9.30, 16.98, 5.06), (566, 386, 331, 318), 555, 491, 399, 388),
-    ),
-    "SDGP1-5": Preset(
-        {"transitions": "gaussian", "n_layers": 5},
-        "SDGP1 with 5 layers, D A.6",
-        "deep Gaussian process with 5 layers of random features, Gaussian transitions",
-        _d("A.1", (7.14, 12.02, 16.55, 6.78), (1693, 518, 263, 530), 1456, 721, 314, 560),
-    ),
-    "SDGP1-10": Preset(
-        {"transitions": "gaussian", "n_layers": 10},
-        "SDGP1 with 10 layers, D section 5.3.1",
-        "deep Gaussian process with 10 layers of random features, Gaussian transitions",
-        _d("5.10", (6.67, 13.16, 17.72, 6.78), (804, 560, 271, 631), 918, 759, 333, 657),
-    ),
-    "SDGP2": Preset(
-        {"transitions": "indexed"},
-        "SDGP2, flat, D section 4.1.2",
-        "Gaussian processes by random features, for transitions too",
-        _d("5.11", (7.17, 9.88, 22.08, 5.89), (1865, 713, 1923, 1314), 2672, 1045, 3228, 940),
-    ),
-    "DGP": Preset(
-        {"transitions": "none"},
-        "flat GP with random features, D Table 5.8",
-        "Gaussian process by random features, independent tokens",
-        _d("5.8", (5.58, 9.89, 16.28, 5.98), (646, 431, 249, 370)),
-    ),
+_LAYERS = (1, 2, 3, 5, 10)
+_ARCHITECTURES = {
+    "SDGP1": ({"transitions": "gaussian"}, "D section 4.1.1", "Gaussian transitions"),
+    "SDGP2": ({"transitions": "indexed"}, "D section 4.1.2", "transitions from functions of the token too"),
+    "DGP": ({"transitions": "none"}, "D Table 5.8", "independent tokens"),
+}
+_OBJECTIVES = {"": ("exact", ""), "-PL": ("pseudo-likelihood", ", piecewise pseudo-likelihood")}
+_OF_DEEP = {
+    "SDGP1": _d("5.9", (4.96, 9.30, 16.98, 5.06), (566, 386, 331, 318), 555, 491, 399, 388),
+    "SDGP1-5": _d("A.1", (7.14, 12.02, 16.55, 6.78), (1693, 518, 263, 530), 1456, 721, 314, 560),
+    "SDGP1-10": _d("5.10", (6.67, 13.16, 17.72, 6.78), (804, 560, 271, 631), 918, 759, 333, 657),
+    "SDGP2": _d("5.11", (7.17, 9.88, 22.08, 5.89), (1865, 713, 1923, 1314), 2672, 1045, 3228, 940),
+    "DGP": _d("5.8", (5.58, 9.89, 16.28, 5.98), (646, 431, 249, 370)),
 }
 
 
@@ -348,21 +347,46 @@ _OTHERS: dict[str, Preset[SequenceFigures]] = {
 }
 
 
-def _sequence_presets() -> dict[str, Preset[SequenceFigures]]:
-    presets: dict[str, Preset[SequenceFigures]] = {}
-    for name, flat in _ARCHITECTURES.items():
-        for of_kernel, (kernel, called) in _FEATURES.items():
-            for of_omega, frequencies in _OMEGA.items():
-                suffix = of_kernel + of_omega
-                presets[name + suffix] = Preset(
-                    {**_STRUCTURED, **_FREEZE, **flat.settings, "kernel": kernel, "frequencies": frequencies},
-                    flat.source,
-                    f"{flat.description}, {called}, {frequencies}",
-                    None if suffix else flat.figures,
-                )
-    presets |= _OTHERS
-    return {name: replace(preset, settings=MappingProxyType(preset.settings)) for name, preset in presets.items()}
+def _deep(
+    architecture: str, n_layers: int, of_kernel: str, of_omega: str, of_objective: str
+) -> Preset[SequenceFigures]:
+    settings, where, tail = _ARCHITECTURES[architecture]
+    kernel, called = _FEATURES[of_kernel]
+    objective, bound = _OBJECTIVES[of_objective]
+    chosen = {"kernel": kernel, "frequencies": _OMEGA[of_omega], "objective": objective}
+    depth = "" if n_layers == 1 else f" of {n_layers} layers"
+    return Preset(
+        MappingProxyType({**_STRUCTURED, **_FREEZE, **settings, "n_layers": n_layers, **chosen}),
+        f"{architecture}{depth or ', flat'}, {where}",
+        f"Gaussian process{depth} by random features, {tail}, {called}, {_OMEGA[of_omega]}{bound}",
+        None if of_kernel or of_omega or of_objective else _OF_DEEP.get(_deep_name(architecture, n_layers)),
+    )
 
+
+def _deep_name(architecture: str, n_layers: int) -> str:
+    return architecture if n_layers == 1 else f"{architecture}-{n_layers}"
+
+
+def _sequence_presets() -> dict[str, Preset[SequenceFigures]]:
+    deep = {
+        _deep_name(name, layers) + kernel + omega + objective: _deep(name, layers, kernel, omega, objective)
+        for name in _ARCHITECTURES
+        for layers in _LAYERS
+        for kernel in _FEATURES
+        for omega in _OMEGA
+        for objective in (_OBJECTIVES if name != "DGP" else [""])
+    }
+    return deep | {
+        name: replace(preset, settings=MappingProxyType(preset.settings)) for name, preset in _OTHERS.items()
+    }
+
+
+SEQUENCE_PARTS: tuple[dict[str, str], ...] = (
+    {suffix: called for suffix, (_, called) in _FEATURES.items()},
+    _OMEGA,
+    {suffix: bound.removeprefix(", ") for suffix, (_, bound) in _OBJECTIVES.items()},
+)
+"""Parts of the names of random features, in their order, and what they stand for."""
 
 SEQUENCE_PRESETS: MappingProxyType[str, Preset[SequenceFigures]] = MappingProxyType(_sequence_presets())
-"""Every preset of `SequenceGPClassifier` by its name, such as ``SDGP1-5`` or ``DGP-RBF-PF``."""
+"""Every preset of `SequenceGPClassifier` by its name, such as ``SDGP1-5``, ``DGP-RBF-PF`` or ``SDGP2-3-PL``."""

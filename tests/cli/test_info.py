@@ -146,12 +146,13 @@ def test_presets_are_listed(run: Run) -> None:
         "kernel": "ard",
         "linear_term": False,
         "mean_function": "zero",
-        "posterior": "shared-basis",
+        "posterior": "full-u",
+        "optimizer": "adam",
         "inducing": "free",
         "learn_inducing": False,
     }
     assert listed["ARD-FX"]["paper"] is None
-    assert listed["ARD-S-B-FP"]["paper"] == {
+    assert listed["ARD-S-B"]["paper"] == {
         "table": "T Table 4.6",
         "dataset": "bibtex",
         "P@1": 62.35,
@@ -161,8 +162,12 @@ def test_presets_are_listed(run: Run) -> None:
     assert listed["RM-F"]["settings"]["likelihood"] == "robust-max"
     assert listed["OVSE-F-SH"]["paper"] == {"table": "T Table 3.2", "errors": {"mnist": 4.04}}
     assert listed["ARSOFT-IL"]["paper"] is None
+    assert listed["ARD-S-B-SB"]["paper"] is None
     shown = run("presets").stdout
-    assert all(part in shown for part in (*KERNELS, *INDUCING, *POSTERIORS, *CLASS_PRESETS, *SEQUENCE_PRESETS))
+    assert all(part in shown for part in (*KERNELS, *INDUCING, *POSTERIORS, *CLASS_PRESETS))
+    assert all(
+        part in shown for part in ("SDGP1", "SDGP2-10", "DGP-3", "-RBF", "-PF", "-VR", "-PL", "GP-VAR", "LOGREG")
+    )
     assert ["OVE", "3.2", "12.2", "64.1", "83.6", "X", "Table", "1"] in [line.split() for line in shown.splitlines()]
     assert "62.35/37.68/27.79" in shown
     assert run("presets", "--quiet").output == ""
@@ -188,7 +193,8 @@ def test_every_kernel_of_the_papers_has_its_variants(name: str, kernel: str) -> 
     assert PRESETS[f"{name}-UN"].settings["normalise_inducing"] is False
     assert PRESETS[f"{name}-S"].settings["inducing"] == "subspace"
     assert PRESETS[f"{name}-S-B"].settings["inducing"] == "subspace-basis"
-    assert PRESETS[f"{name}-FP"].settings["posterior"] == "full-u"
+    assert PRESETS[name].settings["posterior"] == "full-u"
+    assert PRESETS[f"{name}-SB"].settings["posterior"] == "shared-basis"
     assert PRESETS[f"{name}-S-FX-PP"].settings["posterior"] == "parsimonious"
     assert PRESETS[name].settings["linear_term"] is (name == "ARD/LINEAR-EXACT")
 

@@ -26,6 +26,7 @@ from extremegp.presets import (
     KERNELS,
     POSTERIORS,
     PRESETS,
+    SEQUENCE_PARTS,
     SEQUENCE_PRESETS,
     ClassFigures,
     PaperFigures,
@@ -46,11 +47,15 @@ def presets(json: options.Json = None, quiet: options.Quiet = False) -> None:
         [
             (name, "/".join(f"{value:.2f}" for value in preset.figures.precision), preset.figures.table)
             for name, preset in PRESETS.items()
-            if preset.figures and not name.endswith("-FP")
+            if preset.figures
         ],
     )
     _show(report, "One class per row:", CLASS_PRESETS)
-    _show(report, "A label for every token of sequences:", SEQUENCE_PRESETS)
+    title = "A label for every token of sequences, perhaps with parts after it, such as SDGP1-RBF or SDGP2-3-PF-PL:"
+    of_parts = {name: what for parts_ in SEQUENCE_PARTS for name, what in parts_.items() if name}
+    plain = {name: preset for name, preset in SEQUENCE_PRESETS.items() if not name.endswith(tuple(of_parts))}
+    _show(report, title, plain)
+    report.lines(*(f"  {name:18}{what}" for name, what in of_parts.items()), "")
     report.result(
         {
             name: {

@@ -1,0 +1,1 @@
+"""Time, memory and how they grow."""
