@@ -31,6 +31,7 @@ from tests.benchmarks.conftest import FOLDS, made_chunks, made_sequences
 ROOT = Path(__file__).parents[2]
 BENCHMARKS = ROOT / "benchmarks"
 STUDIES = (
+    "gallery",
     "tuning",
     "multilabel",
     "conditional",
@@ -739,3 +740,11 @@ def test_report_sets_show_settings_their_training_rows_alone(datasets: Path, mon
     rows = {tuple(row) for row in whole.x.toarray()}
     assert all(tuple(row) in rows for row in split.test_x.toarray())
     assert not set(protocol.TUNING) & set(protocol.REPORT)
+
+
+@pytest.mark.slow
+def test_a_sentence_is_drawn_with_its_unsure_words(tmp_path: Path, sequence_datasets: Path) -> None:
+    how = ("--only", "sentence", "--out", str(tmp_path), "--words", "1,99")
+    _, result = run(tmp_path, "gallery", *how, datasets=sequence_datasets)
+    assert result["pictures"] == ["sentence"]
+    assert (tmp_path / "sentence.png").stat().st_size > 2000
