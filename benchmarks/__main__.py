@@ -21,7 +21,7 @@ from benchmarks import common
 
 ROOMS = ("labels", "classes", "sequences", "speed", "answers")
 HEADLINES = "headlines"
-HELPERS = ("peer_worker", "class_data", "class_worker", "sequence_data")
+HELPERS = ("peer_worker", "class_data", "class_worker", "gpytorch_peer", "sequence_data")
 
 
 def studies() -> dict[str, str]:

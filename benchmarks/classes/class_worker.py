@@ -45,7 +45,7 @@ def job(name: str, params: dict[str, Any], *, seed: int = 0, **how: Any) -> Job:
         seed: its random_state.
         how: ``n_rows`` trains on the first so many rows only; ``follow=True`` gives every epoch the accuracy on the
             test rows, so that the model is that of the best epoch; ``score=False`` leaves the test rows out;
-            ``logistic=C`` takes logistic regression instead.
+            ``logistic=C`` takes logistic regression instead, ``gpytorch=EPOCHS`` the sparse GP of `gpytorch_peer`.
     """
     return {"set": name, "params": params, "seed": seed} | how
 
@@ -135,6 +135,9 @@ def measure(wanted: Job) -> Record:
     if "logistic" in wanted:
         predict, codes, n_classes = _logistic(split, wanted["logistic"])
         record["seconds"] = time.perf_counter() - started
+    elif "gpytorch" in wanted:
+        predict, codes, n_classes = _gpytorch(split, wanted["gpytorch"])
+        record["seconds"] = time.perf_counter() - started
     else:
         params = {"features": split.features, **wanted["params"]}
         model = MultiClassGPClassifier(**params, random_state=wanted["seed"], verbose=False)
@@ -185,12 +188,32 @@ def _trained(model: MultiClassGPClassifier, params: dict[str, Any], *, images: b
 def _logistic(split: class_data.ClassSplit, strength: float) -> tuple[Any, NDArray[np.int64], int]:
     from sklearn.linear_model import LogisticRegression
 
+    x, codes, test_x, known, n_classes = _encoded(split)
+    model = LogisticRegression(C=strength, max_iter=300).fit(x, codes)
+    return lambda start, stop: model.predict_proba(test_x[start:stop]), known, n_classes
+
+
+def _gpytorch(split: class_data.ClassSplit, epochs: int) -> tuple[Any, NDArray[np.int64], int]:
+    from benchmarks.classes.gpytorch_peer import Peer
+
+    x, codes, test_x, known, n_classes = _encoded(split)
+    peer = Peer(x, codes, n_classes, epochs=epochs)
+    # Draws of all functions at a block of rows are held at once.
+    step = max(1, BLOCK_ELEMENTS // (100 * n_classes))
+
+    def predict(start: int, stop: int) -> NDArray[np.float32]:
+        blocks = range(start, min(stop, test_x.shape[0]), step)
+        return np.concatenate([peer.predict(test_x[i : min(i + step, stop)]) for i in blocks])
+
+    return predict, known, n_classes
+
+
+def _encoded(split: class_data.ClassSplit) -> tuple[Any, NDArray[np.int64], Any, NDArray[np.int64], int]:
+    """Rows after the features step and codes of their classes, of training and test; -1 for a class that is new."""
     x, test_x = class_data.transformed(split)
     codes, classes = encode_classes(split.y)
-    model = LogisticRegression(C=strength, max_iter=300).fit(x, codes)
     of_test = np.searchsorted(classes, split.test_y).clip(max=len(classes) - 1)
-    known = np.where(classes[of_test] == split.test_y, of_test, -1)
-    return lambda start, stop: model.predict_proba(test_x[start:stop]), known, len(classes)
+    return x, codes, test_x, np.where(classes[of_test] == split.test_y, of_test, -1), len(classes)
 
 
 def peak_mib() -> float:

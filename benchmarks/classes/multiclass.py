@@ -10,6 +10,7 @@ from benchmarks import common
 from benchmarks.classes import class_data, class_worker
 from extremegp.cli.settings import parse_settings
 
+WHO = {"logistic": "logistic regression", "gpytorch": "GPyTorch, sparse GP, softmax, M = 100"}
 COLUMNS = ("", *class_worker.COLUMNS, "train s", "peak MiB")
 
 
@@ -19,23 +20,23 @@ def main() -> None:
         "--sets", type=common.names, default="mnist,fashion-mnist,bibtex,delicious,rings", metavar="NAME,NAME"
     )
     options.add_argument("--seeds", type=common.integers, default="0,1,2", metavar="N,N")
-    options.add_argument("--peers", type=common.names, default="", metavar="NAME", help="logistic: scikit-learn's")
+    options.add_argument("--peers", type=common.names, default="", metavar="NAME", help="logistic, gpytorch")
+    options.add_argument("--gpytorch-epochs", type=int, default=20, metavar="N")
     options.add_argument("--logistic-c", type=float, default=10.0, metavar="C", help="inverse regularisation")
     common.add_parameters(options, "MultiClassGPClassifier")
     args = common.parse(options)
-    if unknown := set(args.peers) - {"logistic"}:
-        options.error(f"unknown peers {', '.join(sorted(unknown))}; known is logistic")
+    of_peers = {"logistic": {"logistic": args.logistic_c}, "gpytorch": {"gpytorch": args.gpytorch_epochs}}
+    if unknown := set(args.peers) - of_peers.keys():
+        options.error(f"unknown peers {', '.join(sorted(unknown))}; known are {', '.join(of_peers)}")
     params = parse_settings(args.parameters, "MultiClassGPClassifier")
     runs = class_worker.Runs(args.json, args.data)
     for name in args.sets:
         ours = {f"extremegp on {name}, seed {seed}": class_worker.job(name, params, seed=seed) for seed in args.seeds}
-        peers = {
-            f"logistic regression on {name}": class_worker.job(name, {}, logistic=args.logistic_c) for _ in args.peers
-        }
-        found, compared = (
-            [record for record in runs.make(jobs).values() if "error" not in record] for jobs in (ours, peers)
-        )
-        rows = [summary(who, records) for who, records in (("extremegp", found), ("logistic regression", compared))]
+        peers = {f"{peer} on {name}": class_worker.job(name, {}, **of_peers[peer]) for peer in args.peers}
+        found = [record for record in runs.make(ours).values() if "error" not in record]
+        made = {who: record for who, record in runs.make(peers).items() if "error" not in record}
+        compared = list(made.values())
+        rows = [summary("extremegp", found), *(summary(WHO[who.split()[0]], [one]) for who, one in made.items())]
         rows += [published(figures) for figures in class_data.published(name)]
         described = class_data.describe((found + compared)[0]["split"]) if found + compared else "every run failed"
         common.table(

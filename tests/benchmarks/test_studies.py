@@ -550,6 +550,29 @@ def test_multiclass_summarises_its_seeds_and_keeps_its_runs(tmp_path: Path, data
 
 
 @pytest.mark.slow
+def test_gpytorch_stands_beside_classes(tmp_path: Path, datasets: Path) -> None:
+    pytest.importorskip("gpytorch")
+    how = (
+        "--sets",
+        "rings:60",
+        "--seeds",
+        "0",
+        "--peers",
+        "gpytorch",
+        "--gpytorch-epochs",
+        "150",
+        "--param",
+        "epochs=2",
+    )
+    output, result = run(tmp_path, "multiclass", *how, datasets=datasets)
+    _, peer = result["runs"]
+    # No linear functions tell rings apart.
+    assert peer["metrics"]["error"] < 0.3
+    assert peer["seconds"] > 0
+    assert "| GPyTorch, sparse GP, softmax, M = 100 |" in output
+
+
+@pytest.mark.slow
 def test_methods_for_classes_are_compared_timed_and_drawn(tmp_path: Path, datasets: Path) -> None:
     only = ("--only", "methods,times,f3.2,f3.3,f3.4,f3.7,reliability,x1", "--methods", "default,OVSE-P,OVSE-F")
     sizes = ("--sets", "mnist", "--rings", "rings:20", "--rings-epochs", "3", "--inducing-grid", "6")
