@@ -204,6 +204,18 @@ def paired(ours: Any, theirs: Any, seed: int = 0, n_draws: int = 1000) -> tuple[
     return float(difference.mean()), float(np.std(drawn))
 
 
+def ece_if_exact(confidence: Any, n_bins: int = 15, n_draws: int = 200, seed: int = 0) -> float:
+    """The expected calibration error that so many predictions of these confidences have where they are exactly true.
+
+    The error is a mean of absolute values, so that few rows have one whatever the probabilities are worth.
+    """
+    values = np.asarray(confidence, dtype=float)
+    bins = np.minimum((values * n_bins).astype(int), n_bins - 1)
+    rng = np.random.default_rng(seed)
+    drawn = ((rng.random(len(values)) < values) - values for _ in range(n_draws))
+    return float(np.mean([np.abs(np.bincount(bins, one, n_bins)).sum() / len(values) for one in drawn]))
+
+
 def mean_sd(values: Sequence[float], digits: int = 2) -> str:
     """Mean and, of several values, their sample standard deviation."""
     mean = f"{statistics.fmean(values):.{digits}f}"

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks import common
 from extremegp import SequenceGPClassifier
 from extremegp.data import ClassSpace, Template, encode_label_sequences, read_columns
 from extremegp.metrics import SequenceMetrics
@@ -141,7 +142,7 @@ PEERS: dict[str, Method] = {"logistic": logistic, "crfsuite": crfsuite}
 
 
 def measure(method: Method, train: Labelled, test: Labelled, labels: Sequence[str] | None = None) -> dict[str, float]:
-    """Error, NLLs and what else `SequenceMetrics` says, seconds in all, and the process's peak memory so far.
+    """Error, NLLs and what else `SequenceMetrics` says, ECE of exact probabilities, seconds, and peak memory so far.
 
     Args:
         method: what is measured.
@@ -156,8 +157,14 @@ def measure(method: Method, train: Labelled, test: Labelled, labels: Sequence[st
     answers = answers if labels is None else _completed(answers, np.unique(labels), test)
     metrics = SequenceMetrics(answers.classes)
     metrics.update(test.y, answers.labels, np.concatenate(answers.marginals), sequence_log_prob=answers.log_prob)
+    confidence = np.concatenate(answers.marginals).max(axis=1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    return {**metrics.compute(), "seconds": seconds, "peak_mib": peak}
+    return {
+        **metrics.compute(),
+        "ece_if_exact": common.ece_if_exact(confidence),
+        "seconds": seconds,
+        "peak_mib": peak,
+    }
 
 
 def _completed(answers: Answers, classes: NDArray[Any], test: Labelled) -> Answers:

@@ -210,6 +210,18 @@ def test_peers_are_tuned_on_training_rows_and_differences_have_errors(tmp_path: 
     assert (tmp_path / "peers.png").stat().st_size > 0
 
 
+def test_exact_probabilities_have_a_calibration_error_that_rows_decide() -> None:
+    rng = np.random.default_rng(1)
+    confidence = rng.uniform(0.4, 1.0, size=400)
+    few, many = common.ece_if_exact(confidence), common.ece_if_exact(np.repeat(confidence, 100))
+    assert 0.03 < few < 0.08
+    assert many == pytest.approx(few / 10, rel=0.15)
+    hits = rng.random(len(confidence)) < confidence
+    bins = np.minimum((confidence * 15).astype(int), 14)
+    once = sum(abs((hits[bins == b] - confidence[bins == b]).sum()) for b in range(15)) / len(confidence)
+    assert once == pytest.approx(few, abs=0.04)
+
+
 def test_a_paired_bootstrap_finds_the_error_of_a_mean_difference() -> None:
     rng = np.random.default_rng(0)
     theirs = rng.random(400)
@@ -680,7 +692,7 @@ def test_gpstruct_averages_its_folds_and_makes_only_the_runs_that_are_missing(
     row = next(line for line in output.splitlines() if line.startswith("| LOGREG |"))
     assert f"| {np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f} | " in row
     assert row.endswith("| 5.08 | 624 | - |")
-    assert "| best in the thesis | - | - | - | - | - | 8.50 | 386 | - |" in output
+    assert "| best in the thesis | - | - | - | - | - | - | 8.50 | 386 | - |" in output
 
     X, y = made_sequences()
     train, held = FOLDS[1]
