@@ -17,6 +17,14 @@ from extremegp.cli.settings import parse_settings
 from extremegp.presets import SEQUENCE_PRESETS, SequenceFigures
 
 DEFAULT = "default"
+ALL = (
+    *sequence_data.PEERS,
+    DEFAULT,
+    *("LOGREG", "CRF", "CRF-GAUSSIAN", "GP-VAR", "GP-ARCCOS"),
+    *(f"{name}{depth}" for name in ("DGP", "SDGP1", "SDGP2") for depth in ("", "-2", "-3", "-5", "-10")),
+    *(f"{name}{part}" for name in ("DGP", "SDGP1", "SDGP2") for part in ("-RBF", "-PF", "-VR", "-PL")),
+)
+"""The thesis' methods at every depth, and flat ones with the other kernel, frequencies and objective."""
 COLUMNS = (
     "",
     "error %",
@@ -46,7 +54,7 @@ def main() -> None:
     common.add_parameters(options, "SequenceGPClassifier")
     args = common.parse(options)
     every = (*sequence_data.PEERS, DEFAULT, *SEQUENCE_PRESETS)
-    methods = list(every) if args.preset == ["all"] else args.preset
+    methods = [name for name in ALL if name in every] if args.preset == ["all"] else args.preset
     if unknown := set(methods) - set(every):
         options.error(f"unknown presets {', '.join(sorted(unknown))}; known are {', '.join(every)}")
     for name in sequence_data.missing(methods):
