@@ -43,8 +43,7 @@ def job(name: str, params: dict[str, Any], *, seed: int = 0, **how: Any) -> Job:
         name: the data set, see `class_data.load`.
         params: of `MultiClassGPClassifier`.
         seed: its random_state.
-        how: ``n_rows`` trains on the first so many rows only; ``follow=True`` gives every epoch the accuracy on the
-            test rows, so that the model is that of the best epoch; ``score=False`` leaves the test rows out;
+        how: ``score=False`` leaves the test rows out,
             ``logistic=C`` takes logistic regression instead, ``gpytorch=EPOCHS`` the sparse GP of `gpytorch_peer`.
     """
     return {"set": name, "params": params, "seed": seed} | how
@@ -117,8 +116,7 @@ def _said(record: Record) -> str:
 def measure(wanted: Job) -> Record:
     """Train and judge."""
     split = class_data.load(Path(wanted["data"]), wanted["set"])
-    n_rows = min(wanted.get("n_rows") or len(split.y), len(split.y))
-    x, y = split.x[:n_rows], split.y[:n_rows]
+    x, y = split.x, split.y
     record: Record = {
         "split": {
             "n_rows": len(split.y),
@@ -142,7 +140,7 @@ def measure(wanted: Job) -> Record:
         params = {"features": split.features, **wanted["params"]}
         model = MultiClassGPClassifier(**params, random_state=wanted["seed"], verbose=False)
         try:
-            model.fit(x, y, validation=(split.test_x, split.test_y) if wanted.get("follow") else None)
+            model.fit(x, y)
         except ExtremeGPError as error:
             return record | {"error": f"{type(error).__name__}: {error}"}
         record["seconds"] = time.perf_counter() - started
