@@ -54,6 +54,7 @@ def main() -> None:
     run.add_argument("names", nargs="*", metavar="NUMBER", help="of tables and figures, such as T4.5")
     run.add_argument("--all", action="store_true", help="all tables and figures")
     run.add_argument("--quick", action="store_true", help="an hour's part of every kind of method, made afresh")
+    run.add_argument("--again", action="store_true", help="make runs too that were made before")
     run.add_argument("--hours", type=float, metavar="H", help="begin no run after so long")
     run.add_argument("--data", type=Path, default=common.ROOT.parent / "shared" / "data", metavar="DIR")
     args = options.parse_args(words)
@@ -95,7 +96,7 @@ def _run(args: argparse.Namespace) -> None:
     specs = [spec for number in numbers if number in PLANS for spec in PLANS[number].specs]
     if args.all or HEADLINES in args.names:
         specs = [*headlines.specs(), *specs]
-    kept.make(specs, args.data, stop_at=stop_at)
+    kept.make(specs, args.data, stop_at=stop_at, again=args.again)
     for number in numbers:
         tell(entries()[number], judged(entries()[number], kept.runs))
 

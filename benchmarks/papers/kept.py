@@ -36,15 +36,16 @@ class Kept:
         """Those that were not made, or failed."""
         return [spec for spec in dict.fromkeys(specs) if "metrics" not in self.runs.get(spec.key, {})]
 
-    def make(self, specs: Iterable[Spec], data: Path, *, stop_at: float | None = None) -> None:
+    def make(self, specs: Iterable[Spec], data: Path, *, stop_at: float | None = None, again: bool = False) -> None:
         """Make the runs that are missing, one after the other, each in a process of its own.
 
         Args:
             specs: the runs.
             data: folder of the sets.
             stop_at: no run is begun after this time (`time.monotonic`).
+            again: make those too that were made before.
         """
-        wanted = self.missing(specs)
+        wanted = list(dict.fromkeys(specs)) if again else self.missing(specs)
         for number, spec in enumerate(wanted, 1):
             if stop_at is not None and time.monotonic() > stop_at:
                 print(f"out of time: {len(wanted) - number + 1} runs are left for another call", file=sys.stderr)

@@ -21,7 +21,8 @@ class Spec(NamedTuple):
         method: a preset, "default" for an estimator without any, or a peer.
         params: parameters of the estimator as sorted JSON, on top of the preset's.
         seed: random_state; of sequences the number of the fold.
-        how: "known" reveals the first label of each test row, "time" measures steps alone, "" is a run as it is.
+        how: "known" reveals the first label of each test row, "time" measures steps alone,
+            "count" counts what is learnt, "" is a run as it is.
         limit: seconds after which the run is given up.
     """
 

@@ -37,6 +37,8 @@ HIGHER_IS_BETTER = frozenset(
         "ELBO",
     )
 )
+COUNTS = frozenset(("parameters (millions)",))
+"""Neither: they are equal or they are not."""
 POINTS = 0.5
 """Of percentages: as much counts as no difference."""
 SHARE = 0.02
@@ -154,13 +156,16 @@ def values_of(row: Row, metric: str, runs: Runs) -> list[float]:
 
 
 def _cell(row: Row, metric: str, paper: float, runs: Runs) -> Cell | None:
-    if metric not in LOWER_IS_BETTER | HIGHER_IS_BETTER or metric == "ELBO":
+    if metric not in LOWER_IS_BETTER | HIGHER_IS_BETTER | COUNTS or metric == "ELBO":
         return None
     if not (values := values_of(row, metric, runs)) or len(values) < len(row.specs_of(metric)):
         return None
     mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
     gain = (paper - mean) if metric in LOWER_IS_BETTER else (mean - paper)
     least = max(tolerance(metric, paper), deviation / len(values) ** 0.5)
+    if metric in COUNTS:
+        ahead = 0 if abs(gain) <= least else -1
+        return Cell(row.data, row.method, metric, paper, mean, deviation, len(values), ahead)
     return Cell(
         row.data, row.method, metric, paper, mean, deviation, len(values), int(gain > least) - int(gain < -least)
     )
@@ -172,6 +177,9 @@ def tolerance(metric: str, value: float) -> float:
         return 0.1 * abs(value)
     if metric in ("nlpd", "nll_unstruct", "nll_struct", "ELBO"):
         return SHARE * abs(value)
+    if metric in COUNTS:
+        # Printed with one digit after the point.
+        return 0.05
     return 0.002 if metric == "ece" else POINTS
 
 

@@ -27,6 +27,7 @@ from extremegp.data import CHUNKING_TEMPLATE, encode_classes
 from extremegp.metrics import ClassMetrics, propensities
 from extremegp.metrics.measured import measure
 from extremegp.prediction.predictor import Predictor
+from extremegp.settings.model import ModelSettings
 from extremegp.settings.resolve import model_settings, training_settings
 
 BLOCK_ELEMENTS = 1 << 24
@@ -47,6 +48,8 @@ def _labels(spec: Spec, data: Path) -> dict[str, Any]:
     model = MultiLabelGPClassifier(**spec.settings, random_state=spec.seed, verbose=False)
     if spec.how == "time":
         return {"metrics": _step_times(model, split)}
+    if spec.how == "count":
+        return {"metrics": _parameters(model, split)}
     started = time.perf_counter()
     model.fit(split.x, split.y)
     metrics = _times(model.history_, time.perf_counter() - started)
@@ -86,16 +89,32 @@ def _known(model: MultiLabelGPClassifier, split: common.Split) -> dict[str, floa
     return found
 
 
+def _parameters(model: MultiLabelGPClassifier, split: common.Split) -> dict[str, float]:
+    """Numbers that are learnt, in millions; of a triangular matrix its lower half."""
+    count = 0
+    for name, values in _settings(model, split)[1].build().named_parameters():
+        size, n_values = values.shape[-1] if values.ndim else 1, values.numel()
+        learnt = n_values * (size + 1) // (2 * size) if name.endswith("raw_factors") else n_values
+        count += learnt * values.requires_grad
+    return {"parameters (millions)": count / 1e6}
+
+
+def _settings(model: MultiLabelGPClassifier, split: common.Split) -> tuple[dict[str, Any], ModelSettings]:
+    from extremegp.estimators.multilabel import _FIXED
+
+    params = model.get_params() | {"epochs": 1, "latents": "gp"} | _FIXED
+    n_rows, n_features = split.x.shape
+    return params, model_settings(params, n_rows=n_rows, n_features=n_features, n_labels=split.y.shape[1])
+
+
 def _step_times(model: MultiLabelGPClassifier, split: common.Split) -> dict[str, float]:
     """Seconds an epoch takes, from the median of a few steps."""
     from benchmarks.labels.posteriors import StepClock
     from extremegp.engine.part import TrainingData
-    from extremegp.estimators.multilabel import _FIXED
     from extremegp.training import train
 
-    params = model.get_params() | {"epochs": 1, "latents": "gp"} | _FIXED
-    n_rows, n_features = split.x.shape
-    settings = model_settings(params, n_rows=n_rows, n_features=n_features, n_labels=split.y.shape[1])
+    params, settings = _settings(model, split)
+    n_rows = split.x.shape[0]
     training = training_settings(params, model=settings, n_rows=n_rows, seed=0)
     built = settings.build()
     built.start(TrainingData(split.x, split.y, np.random.default_rng(0)))

@@ -168,6 +168,24 @@ def test_runs_are_kept_beside_those_of_other_processes(tmp_path: Path) -> None:
     assert kept.missing(wanted) == []
 
 
+def test_runs_are_made_again_where_that_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[str] = []
+
+    def make(spec: Spec, data: Path) -> dict[str, Any]:
+        made.append(spec.method)
+        return {"metrics": {"P@1": 1.0}, "wall_seconds": 1.0}
+
+    monkeypatch.setattr("benchmarks.papers.kept._made", make)
+    kept, specs = Kept(tmp_path / "runs.json"), [labels("tiny", "ARD"), labels("tiny", "SE")]
+    kept.make(specs[:1], tmp_path)
+    kept.make(specs, tmp_path)
+    assert made == ["ARD", "SE"]
+    kept.make(specs, tmp_path, again=True)
+    assert made == ["ARD", "SE", "ARD", "SE"]
+    kept.make(specs, tmp_path, again=True, stop_at=0.0)
+    assert len(made) == 4
+
+
 def test_a_file_of_something_else_is_not_taken_for_runs(tmp_path: Path) -> None:
     (tmp_path / "runs.json").write_text("[1, 2]", encoding="utf-8")
     with pytest.raises(SystemExit, match=r"runs\.json does not hold runs"):
