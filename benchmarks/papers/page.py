@@ -133,7 +133,8 @@ def _numbers(verdict: Verdict) -> str:
         first = next(iter(verdict.cells)).metric
         shown = [cell for cell in verdict.cells if cell.ahead < 0 or cell.metric == first][:SHOWN_CELLS]
         parts += [
-            f"{cell.data} {cell.method} {cell.metric} {cell.mean:.4g}{_spread(cell)} ({cell.paper:g})" for cell in shown
+            f"{cell.data} {cell.method}{_aside(cell)} {cell.metric} {cell.mean:.4g}{_spread(cell)} ({cell.paper:g})"
+            for cell in shown
         ]
     held = sum(found.holds for found in verdict.checks)
     if verdict.checks:
@@ -145,6 +146,10 @@ def _numbers(verdict: Verdict) -> str:
         if not found.holds
     ]
     return "; ".join(parts)
+
+
+def _aside(cell: Cell) -> str:
+    return f" [{cell.note}]" if cell.note else ""
 
 
 def _spread(cell: Cell) -> str:

@@ -55,6 +55,7 @@ class Cell(NamedTuple):
     Attributes:
         mean: over the runs, `deviation` the standard deviation over them.
         ahead: 1 if ours is better by more than the tolerance, -1 if worse, 0 if neither.
+        note: how the runs differ from the paper's.
     """
 
     data: str
@@ -65,6 +66,7 @@ class Cell(NamedTuple):
     deviation: float
     n_runs: int
     ahead: int
+    note: str
 
 
 class Found(NamedTuple):
@@ -163,12 +165,10 @@ def _cell(row: Row, metric: str, paper: float, runs: Runs) -> Cell | None:
     mean, deviation = statistics.fmean(values), statistics.stdev(values) if len(values) > 1 else 0.0
     gain = (paper - mean) if metric in LOWER_IS_BETTER else (mean - paper)
     least = max(tolerance(metric, paper), deviation / len(values) ** 0.5)
+    ahead = int(gain > least) - int(gain < -least)
     if metric in COUNTS:
-        ahead = 0 if abs(gain) <= least else -1
-        return Cell(row.data, row.method, metric, paper, mean, deviation, len(values), ahead)
-    return Cell(
-        row.data, row.method, metric, paper, mean, deviation, len(values), int(gain > least) - int(gain < -least)
-    )
+        ahead = -abs(ahead)
+    return Cell(row.data, row.method, metric, paper, mean, deviation, len(values), ahead, row.note)
 
 
 def tolerance(metric: str, value: float) -> float:
