@@ -86,7 +86,7 @@ _X_ROWS = tuple(_classes(data, _X_NAMES.get(name, name), name, **_X_DATA[data]) 
 PLANS["X1"] = Plan(
     (*_X_ROWS, *(_classes(data, "ours: default", DEFAULT) for data in _X_DATA)),
     tuple(Check(data, "accuracy", ("OVE-SGD", "ARSOFT-AMO"), level=True) for data in _X_DATA),
-    "50 epochs on Bibtex, elsewhere 60 s of training at most, 120 on Delicious, and M = 100: the paper states none; every "
+    "50 epochs on Bibtex, elsewhere 60 s of training at most, 120 on Delicious, M = 100: the paper states none; every "
     "batch of images has all ten classes, so that sampling changes nothing",
 )
 _SHARES = (10, 30, 60, 90)
