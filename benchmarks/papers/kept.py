@@ -53,7 +53,9 @@ class Kept:
             print(f"run {number} of {len(wanted)}: {spec.key}", end="", file=sys.stderr, flush=True)
             run = _made(spec, data)
             print(f": {_said(run)}", file=sys.stderr, flush=True)
-            self.put(spec.key, run)
+            # A run that fails now is no reason to lose the one that did not.
+            if "metrics" in run or self.missing([spec]):
+                self.put(spec.key, run)
 
     def put(self, key: str, run: Run) -> None:
         """Keep a run; those that another process kept meanwhile stay."""

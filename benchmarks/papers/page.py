@@ -36,7 +36,7 @@ IMAGES = common.ROOT / "docs" / "images"
 SHOWN_CELLS = 4
 _WORDS = {
     EXCEEDED: "no number of ours is worse than the paper's by more than counts as no difference, most are better, and "
-    "what the paper finds holds",
+    "what the paper finds holds; where a method of ours stands in for the paper's, the row says so",
     REPRODUCED: "none is worse, or there are no numbers to compare, and what the paper finds holds",
     DIFFERS: "a number is worse or a finding does not hold: the row says which",
     MEASURED: "run, but the text has no number or finding to compare with",

@@ -184,6 +184,10 @@ def test_runs_are_made_again_where_that_is_asked_for(tmp_path: Path, monkeypatch
     assert made == ["ARD", "SE", "ARD", "SE"]
     kept.make(specs, tmp_path, again=True, stop_at=0.0)
     assert len(made) == 4
+    monkeypatch.setattr("benchmarks.papers.kept._made", lambda spec, data: {"error": "given up after 1 s"})
+    kept.make([*specs, labels("tiny", "LINEAR")], tmp_path, again=True)
+    assert sorted(Kept(kept.path).runs[spec.key].keys() & {"error", "metrics"} for spec in specs) == [{"metrics"}] * 2
+    assert kept.missing([labels("tiny", "LINEAR")])
 
 
 def test_a_file_of_something_else_is_not_taken_for_runs(tmp_path: Path) -> None:
