@@ -25,7 +25,7 @@ def _tensors(model: Path) -> bytes:
 
 def test_the_model_is_the_one_that_the_library_trains(files: Path, tmp_path: Path, run: Run) -> None:
     out = tmp_path / "model"
-    run("train", files / "train.txt", "--out", out, "--preset", "SE-FX", *_QUICK, "--seed", 3, "--features", "raw")
+    run("train", files / "train.txt", "--out", out, "--preset", "SE-FX-SB", *_QUICK, "--seed", 3, "--features", "raw")
     data = read_xc(files / "train.txt")
     MultiLabelGPClassifier(
         kernel="se",

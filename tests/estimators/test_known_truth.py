@@ -2,47 +2,36 @@
 
 from __future__ import annotations
 
-import importlib
-from pathlib import Path
-from types import ModuleType
-
 import numpy as np
 import pytest
+from benchmarks.answers import known_truth
 
 from extremegp import MultiLabelGPClassifier
-
-BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
-
-
-@pytest.fixture
-def known_truth(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(BENCHMARKS)
-    return importlib.import_module("known_truth")
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("n_rows", [100, 500, 2000])
-def test_true_utilities_lie_within_intervals_as_often_as_these_say(known_truth: ModuleType, n_rows: int):
+def test_true_utilities_lie_within_intervals_as_often_as_these_say(n_rows: int):
     found = [known_truth.coverage(n_rows, seed) for seed in range(3)]
     inside, gap = (np.mean([getattr(of, part) for of in found]) for part in ("inside", "gap"))
     assert 0.92 < inside < 0.98
     assert gap > 0.92
 
 
-def test_true_utilities_of_one_draw_lie_within_intervals(known_truth: ModuleType):
+def test_true_utilities_of_one_draw_lie_within_intervals():
     found = known_truth.coverage(200, 0)
     assert found.inside > 0.85
     assert found.gap > 0.8
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_a_label_of_pure_noise_is_undecided_in_a_gap(known_truth: ModuleType, seed: int):
+def test_a_label_of_pure_noise_is_undecided_in_a_gap(seed: int):
     low, high = known_truth.noise_in_gap(seed)
     assert low >= 0.4
     assert high <= 0.6
 
 
-def test_a_label_of_pure_noise_varies_least_and_there_is_no_mean_function(known_truth: ModuleType):
+def test_a_label_of_pure_noise_varies_least_and_there_is_no_mean_function():
     x, y, _ = known_truth.two_clusters(0)
     classifier = MultiLabelGPClassifier(features="raw", verbose=False, random_state=0).fit(x, y)
     scales = classifier.model_.mixing.log_scales.detach().numpy()
