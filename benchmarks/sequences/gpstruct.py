@@ -32,6 +32,7 @@ COLUMNS = (
     "NLL struct",
     "ECE",
     "if exact",
+    "of surest 80 %: error %",
     "seconds a fold",
     "thesis: error %",
     "NLL unstruct",
@@ -81,7 +82,7 @@ def main() -> None:
             ]
             preset = SEQUENCE_PRESETS.get(method)
             rows.append([method, *_cells(own), *_published(preset.figures if preset else None, name)])
-        rows.append(["best in the thesis", *["-"] * 6, *_published(BEST, name)])
+        rows.append(["best in the thesis", *["-"] * 7, *_published(BEST, name)])
         tokens = sum(map(len, data.X))
         common.table(f"**{name}**: {len(data.X)} sequences, {tokens} tokens; mean ± sd over folds", COLUMNS, rows)
     common.finish(args.json, {"runs": runs}, args)
@@ -121,6 +122,7 @@ def _cells(runs: list[dict[str, float]]) -> list[str]:
         ("nll_struct", 1, 0),
         ("ece", 1, 3),
         ("ece_if_exact", 1, 3),
+        ("error_of_surest", 100, 2),
         ("seconds", 1, 1),
     )
     return [common.mean_sd([run[name] * factor for run in runs], digits) for name, factor, digits in columns]

@@ -3,6 +3,7 @@
 A multi-label name is a kernel, then parts that differ from the default, as in the thesis (section 4.5.2): ``ARD``,
 ``ARD-S-B``, ``SE-UN-PP``. The papers' plain names are the papers' methods, with a full covariance for each latent
 function and Adam; the part ``-SB`` is this library's posterior, whose covariances share a basis, by natural gradients.
+What is beyond the papers has that posterior without saying so: ``ARD-GPR``.
 """
 
 from __future__ import annotations
@@ -124,6 +125,8 @@ def _preset(kernel: str, inducing: str, posterior: str) -> Preset[PaperFigures]:
     of_kernel, paper_name, what = KERNELS[kernel]
     of_inducing, how = INDUCING[inducing]
     of_posterior, which = POSTERIORS[posterior]
+    if kernel not in _OF_THE_PAPERS and not posterior:
+        of_posterior, which = POSTERIORS["-SB"]
     of_paper = "" if posterior == "-SB" else posterior
     settings = {"linear_term": False, "mean_function": "zero", "inducing": "free", "learn_inducing": True}
     return Preset(
@@ -140,6 +143,7 @@ PRESETS: MappingProxyType[str, Preset[PaperFigures]] = MappingProxyType(
         for kernel in KERNELS
         for inducing in INDUCING
         for posterior in POSTERIORS
+        if kernel in _OF_THE_PAPERS or posterior != "-SB"
     }
 )
 """Every preset by its name, such as ``ARD-FX``."""

@@ -664,6 +664,8 @@ def test_a_label_that_a_method_does_not_know_costs_its_tokens_alone() -> None:
     test = sequence_data.Labelled([[["f"], ["g"]]] * 2, [["a", "b"], ["c", "a"]])
     measured = sequence_data.measure(method, test, test, ["c", "b", "a"])
     assert measured["token_error"] == 2 / 4
+    # Of the surest three, the third is the first of the two that are equally unsure, and wrong like the second of 0.75.
+    assert measured["error_of_surest"] == pytest.approx(2 / 3)
     assert measured["nll_unstruct"] == pytest.approx(-np.log([0.75, 1e-15, 0.25, 0.5]).sum())
     assert measured["nll_struct"] == pytest.approx(-np.log(0.75 * 1e-15 * 0.1))
 
@@ -684,7 +686,7 @@ def test_gpstruct_averages_its_folds_and_makes_only_the_runs_that_are_missing(
     row = next(line for line in output.splitlines() if line.startswith("| LOGREG |"))
     assert f"| {np.mean(errors):.2f} ± {np.std(errors, ddof=1):.2f} | " in row
     assert row.endswith("| 5.08 | 624 | - |")
-    assert "| best in the thesis | - | - | - | - | - | - | 8.50 | 386 | - |" in output
+    assert "| best in the thesis | - | - | - | - | - | - | - | 8.50 | 386 | - |" in output
 
     X, y = made_sequences()
     train, held = FOLDS[1]

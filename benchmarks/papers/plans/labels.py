@@ -251,8 +251,8 @@ PLANS["T4.22"] = Plan(
 )
 
 _LARGE: dict[str, dict[str, Any]] = {
-    "bibtex": {"n_latent": 159, "n_inducing": 400, "epochs": 100},
-    "delicious": {"n_latent": 300, "n_inducing": 400, "epochs": 30},
+    "bibtex": {"n_latent": 159, "n_inducing": 400, "epochs": 50},
+    "delicious": {"n_latent": 300, "n_inducing": 400, "epochs": 20},
 }
 _WHY_LARGE = "the shared basis (-SB) in place of the full posterior, an epoch of which takes a minute at these sizes"
 
