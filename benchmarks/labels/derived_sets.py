@@ -6,8 +6,8 @@
 
 85 % of the rows, at random, are for training; labels and features that these lack are left out.
 
-    python benchmarks/derived_sets.py --out FOLDER
-    python benchmarks/peers.py --data FOLDER --set papers_genes --model tree --param features=unit
+    python -m benchmarks run derived_sets --out FOLDER
+    python -m benchmarks run peers --data FOLDER --set papers_genes --model tree --param features=unit
 """
 
 from __future__ import annotations

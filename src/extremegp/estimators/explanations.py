@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from abc import abstractmethod
+from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 import scipy.sparse
 from numpy.typing import NDArray
 
-from extremegp.data import FloatMatrix
+from extremegp.data import Features, FloatMatrix
+from extremegp.errors import DataError
+from extremegp.estimators.base import GPEstimator
+from extremegp.estimators.row_ids import RowIds
+from extremegp.settings.domains import number
 
 
 class Share(NamedTuple):
@@ -61,6 +66,94 @@ class VotingRows(NamedTuple):
 
     places: NDArray[np.int64]
     weights: NDArray[np.float64]
+
+
+Told = tuple[VotingRows, NDArray[np.int64], NDArray[Any], list[dict[str, float]]]
+"""Of an input the rows that vote, labels, their probabilities, and parts of their utilities."""
+
+
+class ExplainsLabels(GPEstimator):
+    """An estimator that says which of the rows that it keeps, and which features, a label rests on."""
+
+    features_: Features
+    ids_: RowIds
+
+    def explain(
+        self, X: Any, labels: Sequence[Any] | None = None, *, k: int = 3, n: int = 5
+    ) -> list[list[Explanation]]:
+        """Why labels have their probabilities: which training documents and features say so in the regression.
+
+        Args:
+            X: inputs, as in `fit`; each takes as long as hundreds of predictions.
+            labels: names of those to explain, the same for every row; by default the best of each row.
+            k: how many labels of each row, where these are not given.
+            n: how many documents, and features, are named of each.
+
+        Returns:
+            Explanations for every row, the likeliest label first, or in the order of `labels`.
+
+        Raises:
+            DataError: X cannot be used, or a label is not known.
+            SettingsError: the model keeps no rows (see `can_learn`), or an argument is outside its domain.
+        """
+        self._check_learns()
+        k, n = (number(name, value, low=1, integer=True) for name, value in (("k", k), ("n", n)))
+        x, space = self._transform(X), self.classes_.tolist()
+        wanted: NDArray[np.int64] | None = None
+        if labels is not None:
+            if unknown := [label for label in labels if label not in space]:
+                raise DataError(f"the model has no label {unknown[0]!r}")
+            wanted = np.array([space.index(label) for label in labels], np.int64)
+        inputs, scales, names = self._inputs(), self._feature_weights(), self._feature_names()
+        found: list[list[Explanation]] = []
+        for row, (voting, best, p, parts) in enumerate(self._told(x, wanted, k)):
+            of_row = []
+            rows = inputs[voting.places]
+            for place, label in enumerate(best.tolist()):
+                frequency, labelled = self._frequency(label), self._having(voting.places, label)
+                shares, documents = document_shares(voting, labelled, frequency, self.ids_.names, n)
+                features = feature_shares(shares, x[row : row + 1], rows, scales, names, n)
+                of_row.append(
+                    Explanation(
+                        space[label],
+                        float(p[place]),
+                        frequency,
+                        frequency + float(shares.sum()),
+                        documents,
+                        features,
+                        parts[place] if parts else {},
+                    )
+                )
+            found.append(of_row)
+        return found
+
+    @abstractmethod
+    def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
+        """For every input the rows that vote, labels, their probabilities, and parts of their utilities."""
+
+    @abstractmethod
+    def _frequency(self, label: int) -> float:
+        """Of a label, as its regression has it."""
+
+    @abstractmethod
+    def _having(self, places: NDArray[np.int64], label: int) -> NDArray[np.float64]:
+        """The label in some rows."""
+
+    @abstractmethod
+    def _feature_weights(self) -> NDArray[np.float64]:
+        """By which inner products of rows weigh features, D."""
+
+    def _feature_names(self) -> list[str] | None:
+        known = getattr(self, "feature_names_in_", None)
+        return self.features_.names() if known is None else [str(name) for name in known]
+
+    @abstractmethod
+    def _check_learns(self) -> None:
+        """Refuse a model that does not keep its rows."""
+
+    @abstractmethod
+    def _inputs(self) -> FloatMatrix:
+        """The features of all rows."""
 
 
 def document_shares(

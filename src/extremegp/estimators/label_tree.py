@@ -24,12 +24,11 @@ from extremegp.engine.part import Part
 from extremegp.errors import DataError, ModelFormatError, SettingsError
 from extremegp.estimators.base import check_columns
 from extremegp.estimators.distances import fit_novelty
-from extremegp.estimators.learning import named_rows, without_absent_ids
 from extremegp.estimators.learning_trees import LearnsTreeRows
 from extremegp.estimators.multilabel_estimator import encode_as_known
 from extremegp.estimators.origin import DataOrigin, Origin, content_hash, fingerprint
 from extremegp.estimators.parameters import RunParameters
-from extremegp.estimators.row_ids import RowIds
+from extremegp.estimators.row_ids import RowIds, named_rows, without_absent_ids
 from extremegp.estimators.uncertainty import Uncertainty, uncertainty
 from extremegp.estimators.weights import label_counts
 from extremegp.label_tree import LabelTreeModel, LabelTreePredictor, LabelTreeSettings, LevelSizes, TreeTraining, grow

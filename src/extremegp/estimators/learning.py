@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self
 
@@ -13,25 +13,21 @@ import torch
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from extremegp.data import ClassSpace, Features, FloatCSR, FloatMatrix, LabelSpace
+from extremegp.data import Features, FloatCSR, FloatMatrix
 from extremegp.engine.matrices import column_counts
 from extremegp.engine.part import Part
 from extremegp.errors import DataError, SettingsError
-from extremegp.estimators.base import GPEstimator
-from extremegp.estimators.explanations import Explanation, VotingRows, document_shares, feature_shares
+from extremegp.estimators.explanations import ExplainsLabels
 from extremegp.estimators.fitting import check_lengths
 from extremegp.estimators.label_issues import FindsLabelIssues
+from extremegp.estimators.label_names import NamesLabels
 from extremegp.estimators.learning_saved import LearningState
 from extremegp.estimators.replay import LearntRows
-from extremegp.estimators.row_ids import RowIds, checked_ids
-from extremegp.estimators.weights import without_absent
+from extremegp.estimators.row_ids import RowIds, checked_ids, without_absent_ids
 from extremegp.prediction.novelty import KeptRowSerials, NewRow, Novelty
-from extremegp.settings.domains import choice, number
+from extremegp.settings.domains import choice
 from extremegp.storage.journal import Journal
 from extremegp.storage.models import read_config
-
-Told = tuple[VotingRows, NDArray[np.int64], NDArray[Any], list[dict[str, float]]]
-"""Of an input the rows that vote, labels, their probabilities, and parts of their utilities."""
 
 
 class Staleness(NamedTuple):
@@ -57,7 +53,7 @@ class Staleness(NamedTuple):
         return self.log_loss / self.log_loss_then - 1
 
 
-class LearnsRows(FindsLabelIssues, GPEstimator):
+class LearnsRows(FindsLabelIssues, ExplainsLabels, NamesLabels):
     """An estimator that keeps its training rows, and can take in more or let go of some at any time.
 
     Attributes:
@@ -76,7 +72,6 @@ class LearnsRows(FindsLabelIssues, GPEstimator):
     _novelty_serials: KeptRowSerials | None
     _novelty_new: list[NewRow]
     _gone_features: set[int]
-    _gone_labels: set[int]
 
     def can_learn(self) -> str | None:
         """Why the model can neither learn nor forget; None where it can."""
@@ -182,41 +177,6 @@ class LearnsRows(FindsLabelIssues, GPEstimator):
         self._changed()
         return self
 
-    def add_labels(self, names: Sequence[Any]) -> Self:
-        """Know more labels or classes, which no row has yet: each is suggested once a row is learnt that has it.
-
-        Args:
-            names: of the labels. Classes stay in increasing order, so that their columns move.
-
-        Raises:
-            DataError: the model's labels have no names, or a name is none, known already or comes twice.
-            SettingsError: the model cannot learn.
-        """
-        self._check_learns()
-        space = self._space()
-        new, known = _with_more(space, list(names)).names, set(space.names)
-        added = [name for name in new if name not in known]
-        self._write_down(lambda: {"call": "add_labels", "names": added})
-        self._extend(added)
-        return self
-
-    def rename_label(self, old: Any, new: Any) -> Self:
-        """Call a label by another name; a class moves to where that is in the increasing order.
-
-        Raises:
-            DataError: there is no label of the old name, or one of the new name.
-            SettingsError: the model cannot learn.
-        """
-        self._check_learns()
-        names = list(self._space().names)
-        if old not in names:
-            raise DataError(f"the model has no label {old!r}")
-        names[names.index(old)] = new
-        renamed = _of_names(self._space(), names)
-        self._write_down(lambda: {"call": "rename_label", "old": old, "new": new})
-        self._call(renamed, names)
-        return self
-
     def staleness(self) -> Staleness:
         """What has changed since training, and how well rows that came since are predicted without themselves.
 
@@ -227,55 +187,6 @@ class LearnsRows(FindsLabelIssues, GPEstimator):
         of_training = self.ids_.serials() < self._trained
         learnt, compared = np.flatnonzero(~of_training), np.flatnonzero(of_training & self._compared())
         return Staleness(len(learnt), self.n_forgotten_, *map(self._left_out_loss, (learnt, compared)))
-
-    def explain(
-        self, X: Any, labels: Sequence[Any] | None = None, *, k: int = 3, n: int = 5
-    ) -> list[list[Explanation]]:
-        """Why labels have their probabilities: which training documents and features say so in the regression.
-
-        Args:
-            X: inputs, as in `fit`; each takes as long as hundreds of predictions.
-            labels: names of those to explain, the same for every row; by default the best of each row.
-            k: how many labels of each row, where these are not given.
-            n: how many documents, and features, are named of each.
-
-        Returns:
-            Explanations for every row, the likeliest label first, or in the order of `labels`.
-
-        Raises:
-            DataError: X cannot be used, or a label is not known.
-            SettingsError: the model keeps no rows (see `can_learn`), or an argument is outside its domain.
-        """
-        self._check_learns()
-        k, n = (number(name, value, low=1, integer=True) for name, value in (("k", k), ("n", n)))
-        x, space = self._transform(X), self.classes_.tolist()
-        wanted: NDArray[np.int64] | None = None
-        if labels is not None:
-            if unknown := [label for label in labels if label not in space]:
-                raise DataError(f"the model has no label {unknown[0]!r}")
-            wanted = np.array([space.index(label) for label in labels], np.int64)
-        inputs, scales, names = self._inputs(), self._feature_weights(), self._feature_names()
-        found: list[list[Explanation]] = []
-        for row, (voting, best, p, parts) in enumerate(self._told(x, wanted, k)):
-            of_row = []
-            rows = inputs[voting.places]
-            for place, label in enumerate(best.tolist()):
-                frequency, labelled = self._frequency(label), self._having(voting.places, label)
-                shares, documents = document_shares(voting, labelled, frequency, self.ids_.names, n)
-                features = feature_shares(shares, x[row : row + 1], rows, scales, names, n)
-                of_row.append(
-                    Explanation(
-                        space[label],
-                        float(p[place]),
-                        frequency,
-                        frequency + float(shares.sum()),
-                        documents,
-                        features,
-                        parts[place] if parts else {},
-                    )
-                )
-            found.append(of_row)
-        return found
 
     @abstractmethod
     def refit(self) -> Self:
@@ -374,20 +285,8 @@ class LearnsRows(FindsLabelIssues, GPEstimator):
         """Let the model forget a row: the features that no other row has, and the labels that it had."""
 
     @abstractmethod
-    def _relabel(self, places: NDArray[np.int64], n_labels: int) -> None:
-        """Let the model have more labels, among which those of today have these places."""
-
-    @abstractmethod
-    def _changed(self) -> None:
-        """What follows from rows that came or went."""
-
-    @abstractmethod
     def _suited(self, x: FloatMatrix) -> FloatMatrix:
         """Features in the form of those of the rows."""
-
-    @abstractmethod
-    def _inputs(self) -> FloatMatrix:
-        """The features of all rows."""
 
     @abstractmethod
     def _labelled(self) -> NDArray[np.bool_]:
@@ -400,26 +299,6 @@ class LearnsRows(FindsLabelIssues, GPEstimator):
     @abstractmethod
     def _left_out_loss(self, rows: NDArray[np.int64]) -> float:
         """Mean log-loss of some rows, each predicted without itself."""
-
-    @abstractmethod
-    def _told(self, x: FloatMatrix, wanted: NDArray[np.int64] | None, k: int) -> Iterator[Told]:
-        """For every input the rows that vote, labels, their probabilities, and parts of their utilities."""
-
-    @abstractmethod
-    def _frequency(self, label: int) -> float:
-        """Of a label, as its regression has it."""
-
-    @abstractmethod
-    def _having(self, places: NDArray[np.int64], label: int) -> NDArray[np.float64]:
-        """The label in some rows."""
-
-    @abstractmethod
-    def _feature_weights(self) -> NDArray[np.float64]:
-        """By which inner products of rows weigh features, D."""
-
-    def _feature_names(self) -> list[str] | None:
-        known = getattr(self, "feature_names_in_", None)
-        return self.features_.names() if known is None else [str(name) for name in known]
 
     @abstractmethod
     def _scrub(self, features: NDArray[np.int64], labels: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -443,49 +322,6 @@ class LearnsRows(FindsLabelIssues, GPEstimator):
         if self._journal is not None:
             self._journal.append(call())
         self._n_calls += 1
-
-    def _space(self) -> LabelSpace | ClassSpace:
-        if self.label_space_ is None:
-            raise DataError(
-                "the labels of the model are columns of an indicator and have no names: train it with names"
-            )
-        return self.label_space_
-
-    def _extend(self, names: Sequence[Any]) -> NDArray[np.int64]:
-        """Have more labels; where those of today, and then the new ones, are among all."""
-        known, space = list(self._space().names), _with_more(self._space(), names)
-        order = {name: column for column, name in enumerate(space.names)}
-        every = np.array([order[name] for name in [*known, *names]], np.int64)
-        if names:
-            places = every[: len(known)]
-            self._relabel(places, len(space))
-            counts = np.zeros(len(space), np.int64)
-            counts[places] = self.label_counts_
-            self.label_counts_ = counts
-            self._gone_labels = {int(places[label]) for label in self._gone_labels}
-            self._call(space, [*known, *names], relabelled=True)
-            self._changed()
-        return every
-
-    def _call(self, space: LabelSpace | ClassSpace, names: Sequence[Any], *, relabelled: bool = False) -> None:
-        """Call labels by the names of a space, which they have in the order of today, and new ones after them."""
-        known, titles = list(self._space().names), self.label_titles_
-        order = {name: column for column, name in enumerate(space.names)}
-        places = np.array([order[name] for name in names], np.int64)
-        if not relabelled and (np.diff(places) < 0).any():
-            self._relabel(places, len(space))
-            counts = np.empty_like(self.label_counts_)
-            counts[places] = self.label_counts_
-            self.label_counts_ = counts
-        if titles is not None:
-            old = [*known, *[None] * (len(names) - len(known))]
-            kept = [*titles, *[""] * (len(names) - len(known))]
-            moved = [""] * len(space)
-            for place, was, title, name in zip(places.tolist(), old, kept, names, strict=True):
-                moved[place] = title if was == name else str(name)
-            self.label_titles_ = moved
-        self.label_space_ = space
-        self.classes_ = space.classes if isinstance(space, ClassSpace) else np.array(space.names, dtype=object)
 
     def _kept_novelty(self) -> Novelty:
         self._settle_novelty()
@@ -562,44 +398,10 @@ class LearnsRows(FindsLabelIssues, GPEstimator):
         self._loaded_from = config.get("sha256")
 
 
-def without_absent_ids(
-    X: Any, Y: Any, sample_weight: Any, ids: Iterable[Any] | None
-) -> tuple[Any, Any, NDArray[np.float64] | None, list[Any] | None]:
-    """As `without_absent`, and the names of the rows that stay."""
-    names = None if ids is None else checked_ids(ids)
-    if names is not None and sample_weight is not None and not np.isscalar(sample_weight):
-        counted = np.asarray(sample_weight, dtype=np.float64).ravel()
-        if len(counted) != len(names):
-            raise DataError(f"there are {len(names)} ids for {len(counted)} rows")
-        names = [name for name, weight in zip(names, counted, strict=True) if weight]
-    return *without_absent(X, Y, sample_weight), names
-
-
-def named_rows(ids: list[Any] | None, n_rows: int) -> RowIds:
-    """Names of training rows: those that are given, or "0" to N - 1.
-
-    Raises:
-        DataError: they are not N different ones, or no names.
-    """
-    names = RowIds.numbered(n_rows)
-    if ids is not None:
-        names = RowIds([], 0)
-        names.add(names.new(ids, n_rows))
-    return names
-
-
 def sorted_csr(matrix: Any) -> FloatCSR:
     """A CSR matrix of float32 with ascending columns."""
     found = scipy.sparse.csr_matrix(matrix, dtype=np.float32)
     return found if found.has_sorted_indices else found.sorted_indices()
-
-
-def _of_names(space: LabelSpace | ClassSpace, names: Sequence[Any]) -> LabelSpace | ClassSpace:
-    return LabelSpace(names) if isinstance(space, LabelSpace) else ClassSpace(list(names))
-
-
-def _with_more(space: LabelSpace | ClassSpace, names: Sequence[Any]) -> LabelSpace | ClassSpace:
-    return _of_names(space, [*space.names, *names])
 
 
 def _moved(y: FloatCSR, places: NDArray[np.int64]) -> FloatCSR:

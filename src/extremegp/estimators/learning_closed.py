@@ -25,13 +25,13 @@ from extremegp.engine.model import VariationalModel
 from extremegp.engine.sparse import row_block
 from extremegp.errors import ModelFormatError, SettingsError
 from extremegp.estimators.examples import Examples
-from extremegp.estimators.explanations import VotingRows
+from extremegp.estimators.explanations import Told, VotingRows
 from extremegp.estimators.held_rows import HeldRows
 from extremegp.estimators.label_issues import block_of, nearest_by_cosine
-from extremegp.estimators.learning import LearnsRows, Told, named_rows
+from extremegp.estimators.learning import LearnsRows
 from extremegp.estimators.left_out import LeftOutBlock
 from extremegp.estimators.replay import LearntRows
-from extremegp.estimators.row_ids import RowIds
+from extremegp.estimators.row_ids import RowIds, named_rows
 from extremegp.estimators.selecting import regression_of_functions
 from extremegp.metrics import TopK
 from extremegp.prediction.label_scatter import LabelScatter

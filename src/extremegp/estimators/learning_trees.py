@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 from sklearn.utils.extmath import row_norms
 
 from extremegp.data import FloatCSR, FloatMatrix
-from extremegp.estimators.explanations import VotingRows
-from extremegp.estimators.learning import Told, sorted_csr
+from extremegp.estimators.explanations import Told, VotingRows
+from extremegp.estimators.learning import sorted_csr
 from extremegp.estimators.learning_targets import LearnsLabels
 from extremegp.estimators.left_out import LeftOutBlock
 from extremegp.estimators.replay import LearntRows

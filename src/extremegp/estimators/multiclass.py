@@ -23,10 +23,10 @@ from extremegp.estimators.class_sets import DecidesClasses
 from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import check_lengths
-from extremegp.estimators.learning import without_absent_ids
 from extremegp.estimators.learning_closed import LearnsInClosedForm
 from extremegp.estimators.learning_targets import LearnsClasses
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters, TextParameters
+from extremegp.estimators.row_ids import without_absent_ids
 from extremegp.estimators.selecting import Doubt, SelectsRows, doubt_of_classes
 from extremegp.estimators.weights import first_gains, label_counts, weighted_mean
 from extremegp.metrics import TopK

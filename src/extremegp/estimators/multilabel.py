@@ -19,11 +19,11 @@ from extremegp.estimators.base import RowEstimator, check_columns
 from extremegp.estimators.distances import fit_novelty
 from extremegp.estimators.examples import Examples, split
 from extremegp.estimators.fitting import check_lengths
-from extremegp.estimators.learning import without_absent_ids
 from extremegp.estimators.learning_closed import LearnsInClosedForm
 from extremegp.estimators.learning_targets import LearnsLabels
 from extremegp.estimators.multilabel_estimator import checked_ranking, encode_as_known
 from extremegp.estimators.parameters import RowTrainingParameters, SparseGPParameters
+from extremegp.estimators.row_ids import without_absent_ids
 from extremegp.estimators.weights import label_counts
 from extremegp.metrics import TopK
 from extremegp.prediction.known_labels import GivenVariance

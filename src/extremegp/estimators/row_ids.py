@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from extremegp.errors import DataError, ModelFormatError
+from extremegp.estimators.weights import without_absent
 
 _LONGEST = 1000
 
@@ -136,3 +137,29 @@ def checked_ids(ids: Iterable[Any]) -> list[str]:
 
 def _is_number(name: str) -> bool:
     return name.isascii() and name.isdecimal() and len(name) < 18
+
+
+def named_rows(ids: list[Any] | None, n_rows: int) -> RowIds:
+    """Names of training rows: those that are given, or "0" to N - 1.
+
+    Raises:
+        DataError: they are not N different ones, or no names.
+    """
+    names = RowIds.numbered(n_rows)
+    if ids is not None:
+        names = RowIds([], 0)
+        names.add(names.new(ids, n_rows))
+    return names
+
+
+def without_absent_ids(
+    X: Any, Y: Any, sample_weight: Any, ids: Iterable[Any] | None
+) -> tuple[Any, Any, NDArray[np.float64] | None, list[Any] | None]:
+    """As `without_absent`, and the names of the rows that stay."""
+    names = None if ids is None else checked_ids(ids)
+    if names is not None and sample_weight is not None and not np.isscalar(sample_weight):
+        counted = np.asarray(sample_weight, dtype=np.float64).ravel()
+        if len(counted) != len(names):
+            raise DataError(f"there are {len(names)} ids for {len(counted)} rows")
+        names = [name for name, weight in zip(names, counted, strict=True) if weight]
+    return *without_absent(X, Y, sample_weight), names
