@@ -96,7 +96,12 @@ def _said(run: Run) -> str:
 
 
 def commit() -> str:
-    """The commit that is checked out, with + where files differ from it."""
-    words = ["git", "-C", str(common.ROOT), "describe", "--always", "--dirty=+", "--exclude", "*"]
-    done = subprocess.run(words, capture_output=True, text=True)
-    return done.stdout.strip() or "unknown"
+    """The commit that is checked out, with + where what is run differs from it: kept runs do not count."""
+    head = _git("rev-parse", "--short", "HEAD")
+    changed = _git("status", "--porcelain", "--", "src", "benchmarks", ":!benchmarks/results")
+    return f"{head}{'+' if changed else ''}" if head else "unknown"
+
+
+def _git(*words: str) -> str:
+    done = subprocess.run(["git", "-C", str(common.ROOT), *words], capture_output=True, text=True)
+    return done.stdout.strip()

@@ -12,12 +12,14 @@ from typing import Any
 
 import pytest
 from benchmarks.papers import headlines, page, quick
+from benchmarks.papers import kept as kept_runs
 from benchmarks.papers.facts import PAPERS, Entry, Value, entries
 from benchmarks.papers.kept import RUNS, Kept
 from benchmarks.papers.plans import HERE, PLANS, Check, Plan, Row
 from benchmarks.papers.specs import Spec, classes, labels, sequences
 from benchmarks.papers.verdicts import LEFT_OUT, judged
 
+from benchmarks import common
 from extremegp import MultiClassGPClassifier, MultiLabelGPClassifier, SequenceGPClassifier
 
 ROOT = Path(__file__).parents[2]
@@ -207,6 +209,22 @@ def test_every_kept_run_says_where_it_was_made() -> None:
         assert run["machine"]["cpu"], key
         assert run["commit"] not in ("", "unknown"), key
         assert run.get("error") or run["metrics"], key
+
+
+def test_a_commit_is_marked_where_what_is_run_differs_from_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(common, "ROOT", tmp_path)
+    assert kept_runs.commit() == "unknown"
+    for name in ("src/code.py", "benchmarks/results/papers.json"):
+        (tmp_path / name).parent.mkdir(parents=True)
+        (tmp_path / name).write_text("1\n", encoding="utf-8")
+    git = ["git", "-C", str(tmp_path), "-c", "user.name=a", "-c", "user.email=a@example.org"]
+    for words in (["init", "--quiet"], ["add", "."], ["commit", "--quiet", "-m", "all"]):
+        subprocess.run([*git, *words], check=True)
+    head = kept_runs.commit()
+    (tmp_path / "benchmarks" / "results" / "papers.json").write_text("2\n", encoding="utf-8")
+    assert kept_runs.commit() == head.removesuffix("+")
+    (tmp_path / "src" / "code.py").write_text("2\n", encoding="utf-8")
+    assert kept_runs.commit() == f"{head}+"
 
 
 @pytest.mark.slow
