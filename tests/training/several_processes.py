@@ -15,6 +15,7 @@ import scipy.sparse
 import torch
 from tests.models import random_inputs, random_labels, randomise
 
+from extremegp import SequenceGPClassifier
 from extremegp.data import one_hot
 from extremegp.engine.latents import DeepRandomFeatures
 from extremegp.engine.likelihoods import BernoulliLabels
@@ -25,6 +26,7 @@ from extremegp.settings.model import ModelSettings
 from extremegp.training import NoReporter, TrainingInterrupted, TrainingSettings, World, train, world
 from extremegp.training.shards import Shards, check_shareable
 from extremegp.training.steps import Steps
+from extremegp.training.whole import train_whole
 
 N, D, K, P, M = 23, 5, 11, 2, 3
 SETTINGS = TrainingSettings(epochs=4, batch_size=7, learning_rate=0.05, seed=3)
@@ -82,6 +84,7 @@ DRAWN = {"sequences": CHAIN | FEATURES, "mixed softmax": {"likelihood": "softmax
 """Models whose bounds are estimated at draws, which every process has of its own."""
 LONG = replace(SETTINGS, epochs=20, optimizer="adam", n_draws=5)
 OF_SEQUENCES = [name for name in BY_ROWS if name.startswith("sequences")]
+AT_ONCE = ("sequences", "weighted sequences")
 
 
 def data(likelihood: str = "bernoulli") -> tuple[scipy.sparse.csr_matrix, scipy.sparse.csr_matrix]:
@@ -168,6 +171,37 @@ def interrupted(
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
+def whole(here: World, of: dict[str, Any], reporter: NoReporter | None = None, **changes: Any) -> dict[str, Any]:
+    """L-BFGS on all sequences."""
+    model, xy, _ = build(**of)
+    # With these the maximum would be far away.
+    model.mixing.get_parameter("log_scales").requires_grad_(False)
+    given: dict[str, Any] = {"lengths": lengths_of(of), "weights": weights_of(of), "gain": 1e-12, "world": here}
+    history = train_whole(model, *xy, replace(SETTINGS, **changes), reporter=reporter or NoReporter(), **given)
+    return {"history": history, "state": model.state_dict()}
+
+
+def interrupted_whole(here: World, by: int) -> int:
+    """After how many iterations L-BFGS ends that a signal to one process interrupts."""
+    reporter = ActingReporter(2, lambda: signal.raise_signal(signal.SIGTERM) if here.rank == by else None)
+    with pytest.raises(TrainingInterrupted):
+        whole(here, BY_ROWS["sequences"][0], reporter)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    return reporter.steps
+
+
+def chosen(seed: int = 0) -> dict[str, Any]:
+    """What the default of sequences chooses, and says of its training sequences."""
+    rng = np.random.default_rng(0)
+    words = [rng.integers(0, 8, rng.integers(1, 7)).tolist() for _ in range(30)]
+    X = [[[f"w{w}", f"even{w % 2 == 0}"] for w in own] for own in words]
+    y = [["abc"[(w + int(rng.integers(0, 4) == 0)) % 3] for w in own] for own in words]
+    model = SequenceGPClassifier(random_state=seed, verbose=False).fit(X, y)
+    assert model.hyperparameters_ is not None
+    return {"chosen": model.hyperparameters_[0].chosen, "marginals": np.concatenate(model.predict_marginals(X))}
+
+
 def refusal(work: Callable[[], Any]) -> str:
     try:
         work()
@@ -220,6 +254,15 @@ def main(folder: Path) -> None:
     found["refused"]["fingerprint"] = refusal(
         lambda: trained(here, PLANS["sampled"], checkpoint=folder / "kept.ckpt", fingerprint="g")
     )
+    found["refused"]["seeds of sequences"] = refusal(lambda: chosen(here.rank))
+
+    for name in AT_ONCE:
+        found[f"whole {name}"] = whole(here, BY_ROWS[name][0])
+    # No time at all is left for the last process.
+    spent = {"time_budget": 1e-9 if here.rank == here.size - 1 else 1e9}
+    found["whole, out of time"] = whole(here, BY_ROWS["sequences"][0], **spent)["history"][0]["iterations"]
+    found["whole, interrupted"] = interrupted_whole(here, by=here.size - 1)
+    found["chosen"] = chosen()
     found["alone"] = trained(World(), SETTINGS)
     torch.save(found, folder / f"{here.rank}.pt")
 

@@ -19,6 +19,7 @@ import safetensors.numpy
 import scipy.sparse
 import torch
 from tests.training.several_processes import (
+    AT_ONCE,
     BY_ROWS,
     DRAWN,
     INTERRUPT_AT,
@@ -28,9 +29,11 @@ from tests.training.several_processes import (
     PLANS,
     SETTINGS,
     STEPS_PER_EPOCH,
+    chosen,
     interrupted,
     one_step,
     trained,
+    whole,
 )
 from typer.testing import CliRunner
 
@@ -143,6 +146,31 @@ def test_several_processes_resume_what_one_began_on_sequences(results: Any, name
     expected = trained(World(), PLANS[plan], changes, validate=lambda: 0.5)
     for found in results[0]:
         assert_close(found[f"resumed {name}"]["state"], expected["state"])
+
+
+@pytest.mark.parametrize("name", AT_ONCE)
+def test_all_sequences_at_once_end_at_the_model_of_one_process(results: Any, name: str):
+    expected = whole(World(), BY_ROWS[name][0])
+    for found in results[0]:
+        run, first = found[f"whole {name}"], results[0][0][f"whole {name}"]
+        assert run["history"][0]["elbo"] == pytest.approx(expected["history"][0]["elbo"], rel=1e-8)
+        for part, tensor in expected["state"].items():
+            torch.testing.assert_close(run["state"][part], tensor, rtol=1e-3, atol=1e-4)
+            assert torch.equal(run["state"][part], first["state"][part])
+
+
+def test_one_process_that_is_interrupted_or_out_of_time_ends_all_after_the_same_iteration(results: Any):
+    assert [found["whole, interrupted"] for found in results[0]] == [2] * len(results[0])
+    assert [found["whole, out of time"] for found in results[0]] == [1.0] * len(results[0])
+
+
+def test_several_processes_choose_the_functions_of_sequences_that_one_chooses(results: Any):
+    expected = chosen()
+    for found in results[0]:
+        assert found["chosen"]["chosen"] == expected["chosen"]
+        np.testing.assert_allclose(found["chosen"]["marginals"], expected["marginals"], atol=0.01)
+        np.testing.assert_array_equal(found["chosen"]["marginals"], results[0][0]["chosen"]["marginals"])
+        assert "integer random_state" in found["refused"]["seeds of sequences"]
 
 
 def test_the_score_of_the_first_process_decides_for_all(results: Any):

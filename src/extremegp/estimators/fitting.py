@@ -39,7 +39,7 @@ from extremegp.threads import within_quota
 from extremegp.training import NoReporter, ProgressReporter, Reporter, TrainingSettings, World, train, world
 from extremegp.training.landmarks import finish_on_landmarks, start_on_landmarks, start_on_points
 from extremegp.training.regression import spread_regression, start_on_regression
-from extremegp.training.shards import check_shareable
+from extremegp.training.shards import check_alike, check_shareable
 from extremegp.training.whole import train_whole
 
 DTYPES = {"float32": torch.float32, "float64": torch.float64}
@@ -163,10 +163,9 @@ def fit_model(
             model.requires_grad_(False), settings, history, None, plan.lowered, contents, start.selections
         )
     if training.optimizer == "lbfgs":
-        if machine.size > 1:
-            raise SettingsError('optimizer="lbfgs" runs in one process: use "adam" for several')
+        check_alike(machine, contents, settings, training)
         _check_unfinished(params["checkpoint"])
-        options: dict[str, Any] = {"lengths": data.lengths, "weights": data.weights, "spent": spent}
+        options: dict[str, Any] = {"lengths": data.lengths, "weights": data.weights, "spent": spent, "world": machine}
         history = train_whole(trained, inputs, data.y, training, reporter=reporter, **options)
         if validate is not None:
             history[0][f"validation_{score_name}"] = validate()

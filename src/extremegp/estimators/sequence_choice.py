@@ -29,7 +29,7 @@ from extremegp.prediction.predictor import Predictor
 from extremegp.prediction.shared_covariance import known_codes
 from extremegp.settings.memory import memory_left, memory_limit
 from extremegp.settings.resolve import model_settings, training_settings
-from extremegp.training import NoReporter, ProgressReporter, Reporter
+from extremegp.training import NoReporter, ProgressReporter, Reporter, World
 from extremegp.training.landmarks import learnt_of_labelled, set_kernel
 from extremegp.training.whole import GAIN, train_whole
 
@@ -67,6 +67,7 @@ def choose_functions(
     data: Examples,
     translate: Callable[[dict[str, Any], Examples], dict[str, Any]],
     rng: np.random.Generator,
+    world: World,
 ) -> tuple[dict[str, Any], Selection | None]:
     """The parameters of the functions that tell sequences held out best, and what was tried.
 
@@ -75,6 +76,7 @@ def choose_functions(
         data: the training sequences.
         translate: from these to those that `model_settings` and `training_settings` take, for data.
         rng: decides what is held out.
+        world: the processes that choose together, each with all data and the same `rng`.
     """
     splits = [*_splits(data, rng)]
     best = _CANDIDATES[0]
@@ -82,9 +84,10 @@ def choose_functions(
     covariance = {"weight_covariance": "shared" if data.x.shape[0] <= _MOST_OF_LANDMARKS else "factorised"}
     if not splits:
         return _params(best, VARIANCES[best.first]) | covariance, None
-    reporter = ProgressReporter() if params["verbose"] else NoReporter()
+    reporter = ProgressReporter() if params["verbose"] and world.leads else NoReporter()
     try:
-        tried = _tried(params, splits, translate, reporter, large=_are_large(params, splits, data.x.shape[0]))
+        (large,) = world.any(_are_large(params, splits, data.x.shape[0], world.local_size))
+        tried = _tried(params, splits, translate, reporter, world, large=large)
     finally:
         reporter.close()
     if not tried:
@@ -95,12 +98,12 @@ def choose_functions(
     return found, Selection.of(_BY, named, tried.items())
 
 
-def _are_large(params: dict[str, Any], splits: list[_Split], n_tokens: int) -> bool:
+def _are_large(params: dict[str, Any], splits: list[_Split], n_tokens: int, n_processes: int) -> bool:
     """Whether Gaussian processes by way of landmarks would take too long, or more memory than there is."""
     rows = sum(split.kept.x.shape[0] + split.held.x.shape[0] for split in splits)
     landmarks = min(n_tokens, _N_LANDMARKS)
     # Features of all rows twice; K_Z, its factors and the eigenvectors.
-    needed = 4 * 2 * rows * landmarks + 8 * 6 * landmarks**2
+    needed = n_processes * (4 * 2 * rows * landmarks + 8 * 6 * landmarks**2)
     return n_tokens > _MOST_OF_LANDMARKS or needed > memory_left(memory_limit(params["max_memory"]))
 
 
@@ -109,6 +112,7 @@ def _tried(
     splits: list[_Split],
     translate: Callable[[dict[str, Any], Examples], dict[str, Any]],
     reporter: Reporter,
+    world: World,
     *,
     large: bool,
 ) -> dict[tuple[str, str, float, float], float]:
@@ -119,14 +123,15 @@ def _tried(
         if large and functions.latents == "landmarks-point":
             continue
         reporter.work("choosing functions by sequences held out", place / len(_CANDIDATES))
-        trials = [split.trial(params, functions, translate) for split in splits]
+        trials = [split.trial(params, functions, translate, world) for split in splits]
 
         def score(place: int, trials: list[_Trial] = trials, functions: _Functions = functions) -> float:
             key = (*functions[:3], VARIANCES[place])
             if key not in tried:
-                if budget is not None and time.monotonic() - started > _SHARE_OF_BUDGET * budget:
+                if budget is not None and world.most(time.monotonic() - started)[0] > _SHARE_OF_BUDGET * budget:
                     raise _OutOfTimeError
-                tried[key] = float(np.mean([trial.score(VARIANCES[place]) for trial in trials]))
+                mean = float(np.mean([trial.score(VARIANCES[place]) for trial in trials]))
+                tried[key] = world.said_by_first(mean)
             return tried[key]
 
         try:
@@ -188,6 +193,7 @@ class _Split:
         params: dict[str, Any],
         functions: _Functions,
         translate: Callable[[dict[str, Any], Examples], dict[str, Any]],
+        world: World,
     ) -> _Trial:
         """What some functions make of it."""
         if functions.latents == "linear-point":
@@ -201,17 +207,19 @@ class _Split:
         budget = params["time_budget"]
         asked = params | _params(_CANDIDATES[0], VARIANCES[0])
         asked["time_budget"] = None if budget is None else _SHARE_OF_BUDGET * budget
-        return _Trial(translate(asked, kept), kept, held, self.rng)
+        return _Trial(translate(asked, kept), kept, held, self.rng, world)
 
 
 class _Trial:
     """Functions linear in some features of a split, trained with one variance after the other."""
 
-    def __init__(self, params: dict[str, Any], kept: Examples, held: Examples, rng: np.random.Generator) -> None:
+    def __init__(
+        self, params: dict[str, Any], kept: Examples, held: Examples, rng: np.random.Generator, world: World
+    ) -> None:
         (n_rows, n_features), n_labels = kept.x.shape, kept.y.shape[1]
         settings = model_settings(params, n_rows=n_rows, n_features=n_features, n_labels=n_labels)
         self._training = training_settings(params, model=settings, n_rows=kept.n_units, seed=0)
-        self._kept, self._held, self._model = kept, held, settings.build()
+        self._kept, self._held, self._model, self._world = kept, held, settings.build(), world
         self._model.start(TrainingData(kept.x, kept.y, rng, weights=kept.row_weights))
 
     def score(self, variance: float) -> float:
@@ -219,8 +227,11 @@ class _Trial:
         kept, latents = self._kept, cast(LinearFunctions, self._model.latents)
         with torch.no_grad():
             latents.log_prior_variance.fill_(math.log(variance))
-        options: dict[str, Any] = {"lengths": kept.lengths, "weights": kept.weights, "gain": 10 * GAIN}
-        (record,) = train_whole(self._model, kept.x, kept.y, self._training, reporter=NoReporter(), **options)
+        options: dict[str, Any] = {"lengths": kept.lengths, "weights": kept.weights, "world": self._world}
+        reporter = NoReporter()
+        (record,) = train_whole(
+            self._model, kept.x, kept.y, self._training, reporter=reporter, gain=10 * GAIN, **options
+        )
         budget = self._training.time_budget
         if budget is not None and record["seconds"] * (1 + 1 / max(record["iterations"], 1)) > budget:
             # What was stopped on the way says nothing of what it would have become.

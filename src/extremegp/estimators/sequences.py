@@ -33,6 +33,7 @@ from extremegp.estimators.weights import without_absent
 from extremegp.settings.domains import choice, number
 from extremegp.settings.resolve import sequence_params
 from extremegp.training.distributed import world
+from extremegp.training.shards import check_alike
 
 _LEAST_OF_BUDGET = 0.3
 _OF_FUNCTIONS = (
@@ -109,7 +110,7 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
         learning_rate: peak of the one-cycle schedule; "auto" depends on the latents.
         optimizer: "adam" for everything, which "auto" is; "natural" gradients where the posterior has them; or "lbfgs"
             on all sequences at once, for latents="linear-point" with transitions="point" or "none": the same maximum,
-            found several times faster, without checkpoints and in one process.
+            found several times faster, without checkpoints.
         natural_step: peak of the schedule of `learning_rate` for natural steps, in (0, 1]; "auto" is 0.05.
         frequencies_from: share of the steps after which spectral frequencies move, if they are learnt.
         hyperparameters_from: the same of lengthscales and amplitudes of random features.
@@ -235,13 +236,14 @@ class SequenceGPClassifier(TrainingParameters, LabelsTokens, DecidesSequences):
 
     def _choice(self, data: Examples, rng: np.random.Generator) -> tuple[dict[str, Any] | None, Selection | None]:
         """The parameters of the functions, where nobody has said anything of them, and what was tried for them."""
-        if not self._has_defaults(*_OF_FUNCTIONS) or world(checked_device(self.device)).size > 1:
+        if not self._has_defaults(*_OF_FUNCTIONS):
             return None, None
-        started = time.monotonic()
-        chosen, selection = choose_functions(self.get_params(deep=False), data, self._translated, rng)
+        started, machine = time.monotonic(), world(checked_device(self.device))
+        check_alike(machine, rng.bit_generator.state, data.x.shape, data.y.shape, data.n_units)
+        chosen, selection = choose_functions(self.get_params(deep=False), data, self._translated, rng, machine)
         if self.time_budget is not None:
             # What is chosen gets its share in any case.
-            left = self.time_budget - (time.monotonic() - started)
+            left = self.time_budget - machine.most(time.monotonic() - started)[0]
             chosen["time_budget"] = max(left, _LEAST_OF_BUDGET * self.time_budget)
         return chosen, selection
 

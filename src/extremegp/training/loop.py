@@ -28,7 +28,7 @@ from extremegp.training.interrupts import GracefulInterrupt, TrainingInterrupted
 from extremegp.training.prefetch import ahead
 from extremegp.training.progress import Reporter
 from extremegp.training.schedule import batches_per_epoch, epoch_batches, one_cycle
-from extremegp.training.shards import Shards, check_shareable
+from extremegp.training.shards import Shards, check_alike, check_shareable
 from extremegp.training.steps import (
     Step,
     Steps,
@@ -164,12 +164,7 @@ class _Run:
             what = "pairs of classes" if self.settings.label_sampling == "pair" else f"batches of {smallest} rows"
             raise SettingsError(f"{what} cannot be shared out over {self.world.size} processes: start fewer")
         given = self.fingerprint, self.settings, self.score_name, self.checkpoint is None, self.validate is None
-        first = self.world.said_by_first(given)
-        if any(self.world.any(first != given)):
-            raise SettingsError(
-                "the processes of this run were given different data or settings: give all of them the same files and "
-                "options, and an integer random_state"
-            )
+        check_alike(self.world, *given)
 
     def run(self) -> list[dict[str, float]]:
         try:

@@ -13,6 +13,7 @@ sequences of a batch, and all gradients are added up.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
@@ -46,6 +47,19 @@ def check_shareable(model: VariationalModel, world: World) -> None:
         problem = f"{model.mixing.n_utilities} labels"
     if problem is not None:
         raise SettingsError(f"{problem} cannot be shared out over {world.size} processes: {instead}")
+
+
+def check_alike(world: World, *given: Any) -> None:
+    """Refuse processes that were not given the same.
+
+    Raises:
+        SettingsError: they were not.
+    """
+    if any(world.any(world.said_by_first(given) != given)):
+        raise SettingsError(
+            "the processes of this run were given different data or settings: give all of them the same files and "
+            "options, and an integer random_state"
+        )
 
 
 class Shards:
