@@ -14,6 +14,7 @@ from benchmarks.papers.headlines import ROWS, Headline
 from benchmarks.papers.kept import RUNS, Kept
 from benchmarks.papers.verdicts import (
     CANNOT,
+    CUT_SHORT,
     DIFFERS,
     EXCEEDED,
     MEASURED,
@@ -39,6 +40,7 @@ _WORDS = {
     "what the paper finds holds; where a method of ours stands in for the paper's, the row says so",
     REPRODUCED: "none is worse, or there are no numbers to compare, and what the paper finds holds",
     DIFFERS: "a number is worse or a finding does not hold: the row says which",
+    CUT_SHORT: "a number is worse or a finding does not hold, by runs that a time budget ended long before the paper's",
     MEASURED: "run, but the text has no number or finding to compare with",
     PARTLY: "not all runs were made; of those that were nothing is worse",
     NOT_RUN: "it could be run and was not",

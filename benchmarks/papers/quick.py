@@ -62,7 +62,7 @@ def run(data: Path, stop_at: float | None) -> None:
             if name not in new or name not in old:
                 continue
             # How far a time budget gets is up to the machine.
-            factor = 6 if "time_budget" in spec.params else 2
+            factor = 6 if spec.has_budget else 2
             agrees = abs(new[name] - old[name]) <= factor * tolerance(name, old[name])
             rows.append([spec.key, name, f"{new[name]:.4g}", f"{old[name]:.4g}", "agrees" if agrees else "DIFFERS"])
             wrong += [f"{spec.key} {name}"] * (not agrees)

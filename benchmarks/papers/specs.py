@@ -40,6 +40,11 @@ class Spec(NamedTuple):
         return "/".join((self.task, self.data, self.method, self.params, str(self.seed), self.how))
 
     @property
+    def has_budget(self) -> bool:
+        """Whether training ends after some seconds, whatever it has reached."""
+        return "time_budget" in json.loads(self.params)
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Parameters of the estimator, the preset's and its own."""
         presets: dict[str, Any] = {"labels": PRESETS, "classes": CLASS_PRESETS, "sequences": SEQUENCE_PRESETS}[

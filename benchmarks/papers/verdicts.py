@@ -46,7 +46,7 @@ SHARE = 0.02
 
 REPRODUCED, EXCEEDED, DIFFERS, PARTLY = "reproduced", "exceeded", "differs", "partly run"
 NOT_RUN, NO_DATA, NO_EXPERIMENT, CANNOT = "not run", "no data", "no experiment", "left out"
-MEASURED = "measured"
+MEASURED, CUT_SHORT = "measured", "cut short"
 
 
 class Cell(NamedTuple):
@@ -92,7 +92,8 @@ def judged(entry: Entry, runs: Runs) -> Verdict:
     """The verdict of a table or figure by the runs that were made.
 
     "exceeded": no number of ours is worse than the paper's by more than the tolerance, most are better, findings hold;
-    "reproduced": none is worse, or there are no numbers, and its findings hold; "differs": something does not.
+    "reproduced": none is worse, or there are no numbers, and its findings hold; "differs": something does not;
+    "cut short": what does not rests on runs that a time budget ended.
     """
     if (plan := PLANS.get(entry.number)) is None:
         return Verdict(*_no_plan(entry), (), (), 0, 0)
@@ -108,10 +109,13 @@ def judged(entry: Entry, runs: Runs) -> Verdict:
         and (cell := _cell(row, value.metric, value.value, runs)) is not None
     )
     checks = tuple(found for check in plan.checks if (found := _checked(check, rows, runs)) is not None)
+    odd = [[rows[cell.data, cell.method]] for cell in cells if cell.ahead < 0]
+    odd += [[rows[check.data, method] for method in check.order] for check, _, holds in checks if not holds]
     if made == 0:
         word = NOT_RUN
-    elif any(cell.ahead < 0 for cell in cells) or not all(found.holds for found in checks):
-        word = DIFFERS
+    elif odd:
+        cut = [any(spec.has_budget for row in of_one for spec in row.specs) for of_one in odd]
+        word = CUT_SHORT if all(cut) else DIFFERS
     elif made < len(specs):
         word = PARTLY
     elif not cells and not checks:

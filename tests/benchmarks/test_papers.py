@@ -132,6 +132,17 @@ def test_a_verdict_follows_from_numbers_and_their_order(a: float | None, b: floa
     assert verdict.why == "why"
 
 
+@pytest.mark.parametrize(("a", "b", "word"), [(59.4, 52.0, "cut short"), (61.0, 48.0, "differs")])
+def test_runs_that_a_time_budget_ended_decide_nothing(
+    monkeypatch: pytest.MonkeyPatch, a: float, b: float, word: str
+) -> None:
+    cut = labels("bibtex", "ARD", time_budget=60.0)
+    assert cut.has_budget
+    assert not B.has_budget
+    monkeypatch.setitem(PLANS, "T4.5", Plan((Row("bibtex", "A", (cut,)), Row("bibtex", "B", (B,)))))
+    assert judged(ENTRY, {cut.key: {"metrics": {"P@1": a}}, B.key: {"metrics": {"P@1": b}}}).word == word
+
+
 def test_a_mean_over_seeds_may_differ_by_its_standard_error(monkeypatch: pytest.MonkeyPatch) -> None:
     specs = tuple(labels("bibtex", "ARD", seed) for seed in (0, 1))
     monkeypatch.setitem(PLANS, "T4.5", Plan((Row("bibtex", "A", specs),)))
