@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from benchmarks.papers.specs import DEFAULT, Spec, classes, labels, sequences
+from benchmarks.papers.specs import DEFAULT, Spec, classes, labels, sequence_defaults, sequences
 
 Cell = tuple[tuple[Spec, ...], tuple[str, ...], str]
 """Runs, the metrics that are shown of them, and how their means are written."""
@@ -19,13 +19,13 @@ class Headline(NamedTuple):
     deviations: bool = True
 
 
-def _labels(title: str, data: str, *papers: str, seeds: tuple[int, ...] = (0, 1, 2)) -> Headline:
-    specs = tuple(labels(data, DEFAULT, seed) for seed in seeds)
+def _labels(title: str, data: str, *papers: str) -> Headline:
+    specs = tuple(labels(data, DEFAULT, seed) for seed in (0, 1, 2))
     return Headline(title, ((specs, ("P@1", "P@3", "P@5"), ".1f"), (specs, ("seconds",), ".0f")), papers)
 
 
-def _classes(title: str, data: str, *papers: str) -> Headline:
-    specs = (classes(data, DEFAULT, limit=1500),)
+def _classes(title: str, data: str, *papers: str, seeds: tuple[int, ...] = (0, 1, 2)) -> Headline:
+    specs = tuple(classes(data, DEFAULT, seed, limit=1500) for seed in seeds)
     cells = tuple(
         (specs, (metric,), form)
         for metric, form in (("error", ".2f"), ("nlpd", ".3f"), ("ece", ".3f"), ("seconds", ".0f"))
@@ -36,7 +36,8 @@ def _classes(title: str, data: str, *papers: str) -> Headline:
 def _sequences(title: str, data: str, *papers: str) -> Headline:
     cells: list[Cell] = []
     for method in (DEFAULT, "crfsuite"):
-        specs = tuple(sequences(data, method, fold) for fold in range(5))
+        peer = tuple(sequences(data, method, fold) for fold in range(5))
+        specs = sequence_defaults(data) if method == DEFAULT else peer
         cells += [(specs, ("error",), ".2f"), (specs, ("nll_unstruct", "nll_struct"), ".0f")]
     return Headline(title, tuple(cells), papers, deviations=False)
 
@@ -47,16 +48,14 @@ ROWS: dict[str, tuple[tuple[str, ...], tuple[Headline, ...]]] = {
         (
             _labels("Delicious (983 labels)", "delicious", "69.1 / 63.3 / 58.6", "2.9 h"),
             _labels("Bibtex (159 labels)", "bibtex", "66.5 / 41.1 / 30.3", "1.1 h"),
-            _labels(
-                "Debian tags (595 labels)", "debian_tags", "(best linear peer: 82.3 / 60.4 / 46.2)", "", seeds=(0,)
-            ),
+            _labels("Debian tags (595 labels)", "debian_tags", "(best linear peer: 82.3 / 60.4 / 46.2)", ""),
         ),
     ),
     "classes": (
         ("test set, one class per row", "error, %", "NLPD", "ECE", "training, s", "best GP of the papers"),
         (
-            _classes("MNIST, deskewed (10 classes)", "mnist", "1.63, with 3000 inducing inputs"),
-            _classes("Fashion-MNIST (10 classes)", "fashion-mnist", "12.2"),
+            _classes("MNIST, deskewed (10 classes)", "mnist", "1.63, with 3000 inducing inputs", seeds=(0,)),
+            _classes("Fashion-MNIST (10 classes)", "fashion-mnist", "12.2", seeds=(0,)),
             _classes("Bibtex, first label (148 classes)", "bibtex-first", "60.6"),
             _classes("Delicious, first label (355 classes)", "delicious-first", "82.5"),
         ),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from benchmarks.papers.plans.parts import Check, Plan, Row
-from benchmarks.papers.specs import DEFAULT, sequences
+from benchmarks.papers.specs import DEFAULT, sequence_defaults, sequences
 
 PLANS: dict[str, Plan] = {}
 
@@ -32,16 +32,7 @@ def _folds(
 
 _ALL: dict[str, float | None] = dict.fromkeys(_SEQUENCES)
 _DEFAULT = tuple(
-    Row(
-        data,
-        "ours: default",
-        tuple(
-            sequences(data, DEFAULT, fold, **({"random_state": seed} if seed else {}))
-            for fold in range(_FOLDS)
-            for seed in range(1 if data == "basenp" else 3)
-        ),
-        note="" if data == "basenp" else "three seeds",
-    )
+    Row(data, "ours: default", sequence_defaults(data), note="" if data == "basenp" else "three seeds")
     for data in _SEQUENCES
 )
 _SDGP1 = _folds("SDGP1", "SDGP1", _ALL | {"basenp": 120.0})
