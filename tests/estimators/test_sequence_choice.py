@@ -111,9 +111,9 @@ def test_weights_and_missing_labels_are_those_of_the_choice_too(monkeypatch: pyt
     x, y = parity(30, 0)
     seen: dict[str, Any] = {}
 
-    def spy(params: Any, data: Any, translate: Any, rng: Any) -> Any:
+    def spy(params: Any, data: Any, *others: Any) -> Any:
         seen["data"] = data
-        return choose_functions(params, data, translate, rng)
+        return choose_functions(params, data, *others)
 
     monkeypatch.setattr("extremegp.estimators.sequences.choose_functions", spy)
     partly = [[label if place % 3 else None for place, label in enumerate(part)] for part in y]
