@@ -185,6 +185,11 @@ def _headline(row: Headline, runs: Runs) -> list[str]:
         made = [runs[spec.key]["metrics"] for spec in specs if "metrics" in runs.get(spec.key, {})]
         if len(made) < len(specs) or not made:
             return []
+        if metrics == ("seconds",):
+            # They depend on what else ran.
+            ends = {format(end(run["seconds"] for run in made), form) for end in (min, max)}
+            cells.append(" to ".join(sorted(ends, key=float)))
+            continue
         means = [statistics.fmean(metrics_[name] for metrics_ in made) for name in metrics]
         shown = " / ".join(format(mean, form) for mean in means)
         if len(made) > 1 and row.deviations:
