@@ -44,9 +44,9 @@ PLANS["T3.5"] = Plan(
     f"M = 100 in place of 3000, {_WHY_BUDGET}; the default (all training rows near by) is below both",
 )
 PLANS["T3.6"] = Plan(
-    (_classes("mnist", "RM-F, Adam", "RM-F", n_inducing=20, batch_size=5000, time_budget=300.0),),
+    (_classes("mnist", "RM-F, Adam", "RM-F", n_inducing=20, batch_size=5000, time_budget=60.0),),
     (),
-    "300 s of training; Adam, which won there, is the optimiser here; the three others are not offered",
+    "60 s in place of 200 epochs; Adam, which won there, is the optimiser here; the three others are not offered",
 )
 PLANS["T-fig3.3"] = Plan(
     (
@@ -85,10 +85,15 @@ _X_DATA: dict[str, dict[str, Any]] = {
 }
 _X_ROWS = tuple(_classes(data, _X_NAMES.get(name, name), name, **_X_DATA[data]) for data in _X_DATA for name in _X)
 PLANS["X1"] = Plan(
-    (*_X_ROWS, *(_classes(data, "ours: default", DEFAULT) for data in _X_DATA)),
+    (
+        *_X_ROWS,
+        *(_classes(data, "ours: default", DEFAULT) for data in _X_DATA),
+        _classes("bibtex-first", "ours: ARSOFT-AMO, kl_weight=0.1", "ARSOFT-AMO", epochs=50, kl_weight=0.1),
+    ),
     tuple(Check(data, "accuracy", ("OVE-SGD", "ARSOFT-AMO"), level=True) for data in _X_DATA),
     "50 epochs on Bibtex, elsewhere 60 s of training at most, 120 on Delicious, M = 100: the paper states none; every "
-    "batch of images has all ten classes, so that sampling changes nothing",
+    "batch of images has all ten classes, so that sampling changes nothing. On Bibtex the tighter bounds fall behind as "
+    "the priors of 148 functions weigh more against them: with a tenth of the KL term ARSOFT-AMO reaches 40.0",
 )
 _SHARES = (10, 30, 60, 90)
 _X_CURVES = tuple(
