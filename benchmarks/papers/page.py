@@ -57,6 +57,9 @@ def write(*, check: bool = False) -> None:
         check: write nothing, and fail where a text is not as it would be written.
     """
     runs = Kept(RUNS).runs
+    if not check:
+        # The page shows those that there are.
+        pictures.draw(IMAGES, runs)
     texts = {PAGE: page(runs), README: readme(README.read_text(encoding="utf-8"), runs)}
     for path, text in texts.items():
         if check and (not path.exists() or path.read_text(encoding="utf-8") != text):
@@ -64,8 +67,6 @@ def write(*, check: bool = False) -> None:
         if not check:
             path.write_text(text, encoding="utf-8")
             print(f"wrote {path}")
-    if not check:
-        pictures.draw(IMAGES, runs)
 
 
 def page(runs: Runs) -> str:

@@ -92,8 +92,8 @@ PLANS["X1"] = Plan(
     ),
     tuple(Check(data, "accuracy", ("OVE-SGD", "ARSOFT-AMO"), level=True) for data in _X_DATA),
     "50 epochs on Bibtex, elsewhere 60 s of training at most, 120 on Delicious, M = 100: the paper states none; every "
-    "batch of images has all ten classes, so that sampling changes nothing. On Bibtex the tighter bounds fall behind as "
-    "the priors of 148 functions weigh more against them: with a tenth of the KL term ARSOFT-AMO reaches 40.0",
+    "batch of images has all ten classes, so that sampling changes nothing. On Bibtex the tighter bounds fall behind "
+    "as the priors of 148 functions weigh more against them: with a tenth of the KL term ARSOFT-AMO reaches 40.0",
 )
 _SHARES = (10, 30, 60, 90)
 _X_CURVES = tuple(
